@@ -1,0 +1,138 @@
+"""What the rest of servicekit asks of an engine: words of its command line, shapes of its answers. Pure.
+
+One `Engine` value per engine, in a module of its own; `servicekit.engines.engine(name)` finds it.
+Facts about flags, endpoints and metrics are those of SGLang 0.5.16/0.5.23, vLLM 0.32.0 and llama.cpp b11434.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.profile import EngineName, Profile
+    from servicekit.quoting import Word
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The context figures of one running engine, in tokens; `None` where the engine does not tell."""
+
+    requested: int | None = None
+    """What the profile asks for."""
+    declared: int | None = None
+    """The model length that the API reports."""
+    physical: int | None = None
+    """What the KV pool (or the slot, for llama.cpp) can hold for one request."""
+
+    @property
+    def effective(self) -> int | None:
+        """The smaller of declared and physical: what one request can really use."""
+        known = [figure for figure in (self.declared, self.physical) if figure is not None]
+        return min(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Progress of an engine as its metrics tell it.
+
+    `progress` are monotonic or moving figures that change if and only if work is being done (tokens, KV use);
+    two equal tuples mean that nothing moved. `tokens` is prompt plus generated tokens, `finished` counts finished
+    requests. Running-request gauges are left out on purpose: a wedged engine reports 0.
+    """
+
+    progress: tuple[float, ...]
+    tokens: float | None = None
+    generated: float | None = None
+    finished: float | None = None
+    drafted: float | None = None
+    """Tokens proposed by the drafter so far, where the engine counts them."""
+    accepted: float | None = None
+    """Of those, accepted by the target."""
+    decode_seconds: float | None = None
+    """Seconds spent decoding so far, where the engine counts them."""
+    decode_rate: float | None = None
+    """Tokens/s as the engine itself reports it, where it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a chat completion's body says, in one shape for every engine."""
+
+    model: str | None
+    completion_tokens: int
+    finish_reason: str | None
+    text: str
+    """Visible text plus reasoning text: what the model produced, wherever the engine put it."""
+
+
+class ShapeError(ValueError):
+    """A body that is not what the endpoint promises; the message quotes the beginning of it."""
+
+
+class Engine(Protocol):
+    """One engine: how it is started and how it is asked."""
+
+    @property
+    def name(self) -> EngineName:
+        """Which engine."""
+
+    @property
+    def default_executable(self) -> str | None:
+        """Program name when the profile gives none."""
+
+    @property
+    def scrub(self) -> tuple[str, ...]:
+        """Prefixes of variables that must not leak in from outside, such as `LLAMA_ARG_`."""
+
+    def words(self, profile: Profile) -> tuple[Word, ...]:
+        """Command-line words after the program, with references where a tunable applies."""
+
+    def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:
+        """Variables the engine needs for the watchdog's sake."""
+
+    def completion_request(self, profile: Profile) -> dict[str, Any]:
+        """JSON body of the bounded completion for `/v1/chat/completions`."""
+
+    def served(self, models: Any, profile: Profile) -> bool:  # noqa: ANN401 - parsed JSON of unknown shape
+        """Whether the body of `/v1/models` lists the profile's served name (and its model, where it tells)."""
+
+    def answers_as(self, reply_model: str | None, profile: Profile) -> bool:
+        """Whether the `model` of a completion's body is the profile's."""
+
+    def declared(self, models: Any, profile: Profile) -> int | None:  # noqa: ANN401 - parsed JSON of unknown shape
+        """Declared model length from the body of `/v1/models`, in tokens."""
+
+    @property
+    def pool_path(self) -> str | None:
+        """Endpoint that tells the physical pool, `None` where none does."""
+
+    def pool(self, body: str, profile: Profile) -> int | None:
+        """Physical pool from the body of `pool_path`, in tokens that one request can use."""
+
+    @property
+    def metrics_path(self) -> str | None:
+        """Endpoint with Prometheus metrics, `None` where progress cannot be read."""
+
+    def counters(self, body: str) -> Counters:
+        """Progress counters from the body of `metrics_path`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LegalValue:
+    """What the engine's parser accepts behind one option."""
+
+    takes: str
+    """`flag`, `int`, `float`, `str`, `json`, `list`, …"""
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FlagTable:
+    """Exact option strings of one engine version's real parser."""
+
+    engine: str
+    version: str
+    options: Mapping[str, LegalValue] = field(default_factory=dict)

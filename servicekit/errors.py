@@ -1,0 +1,63 @@
+"""Errors that a person can act on.
+
+Every mistake of a user becomes a `UserError`: one line that says what could not be done, to what, and
+what would do. Only `servicekit.cli` turns one into an exit code; nothing else prints or exits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every verb; 69, 75 and 78 are the names `sysexits.h` gives them."""
+
+    OK = 0
+    FAILED = 1
+    """The thing asked about is not healthy, or the order could not be carried out."""
+    USAGE = 2
+    """The command line is wrong; for `probe`: cannot tell."""
+    UNAVAILABLE = 69
+    """Do not restart: the host or an operator must act."""
+    TEMPFAIL = 75
+    """Restart me: the engine ended by a fault that a new run may not have."""
+    CONFIG = 78
+    """Do not restart: the configuration must change."""
+
+
+class UserError(Exception):
+    """A mistake or a condition that the user can mend.
+
+    `message` is one line, lower case, with names quoted and units on numbers. `hint` says what would do
+    and is printed behind it. `code` is the exit code of the verb that meets it.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+    def __str__(self) -> str:
+        """One line: the message and, where there is one, what would do."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class ProfileError(UserError):
+    """A profile that is refused. `findings` holds every reason, one line each, in the file's order."""
+
+    def __init__(self, where: str, findings: Sequence[str]) -> None:
+        self.where = where
+        self.findings = tuple(findings)
+        super().__init__("\n".join(f"{where}: {finding}" for finding in self.findings), code=ExitCode.CONFIG)
+
+
+class NotAllowedError(UserError):
+    """A profile that exists but is not on the allowlist, or does not exist at all."""
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, code=ExitCode.CONFIG)

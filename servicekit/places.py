@@ -1,0 +1,133 @@
+"""Where servicekit's files live, for the whole system or for one user. Pure: only names, nothing is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Scope(StrEnum):
+    """Whose services: the machine's or one user's."""
+
+    SYSTEM = "system"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Absolute directories and files, as the running system sees them (without any `--root`)."""
+
+    scope: Scope
+    config: PurePosixPath
+    """The settings file, `servicekit.toml`."""
+    profiles: PurePosixPath
+    """Directory of site profiles."""
+    state: PurePosixPath
+    """Below it one directory per profile, with the ledger."""
+    runtime: PurePosixPath
+    """Below it one directory per profile, with `state.json`."""
+    cache: PurePosixPath
+    """Engines' caches and downloaded weights."""
+    logs: PurePosixPath
+    """Log files under Supervisor."""
+    wrappers: PurePosixPath
+    manifests: PurePosixPath
+    """One manifest per installed profile: what was written, with hashes."""
+    secrets: PurePosixPath
+    units: PurePosixPath
+    supervisor: PurePosixPath
+    """Supervisor's include directory."""
+    sysusers: PurePosixPath | None
+    catalog: PurePosixPath | None
+    """Directory of journal message catalogs; `None` where a user cannot write one."""
+
+    def ledger(self, profile: str) -> PurePosixPath:
+        """The profile's history."""
+        return self.state / profile / "history.jsonl"
+
+    def state_file(self, profile: str) -> PurePosixPath:
+        """The profile's published state."""
+        return self.runtime / profile / "state.json"
+
+    def log_file(self, profile: str) -> PurePosixPath:
+        """The profile's log under Supervisor."""
+        return self.logs / f"{profile}.log"
+
+    def wrapper(self, profile: str) -> PurePosixPath:
+        """The profile's wrapper script."""
+        return self.wrappers / profile
+
+
+def system_places() -> Places:
+    """Places of system services, after the file system hierarchy standard."""
+    etc, var = PurePosixPath("/etc"), PurePosixPath("/var")
+    return Places(
+        scope=Scope.SYSTEM,
+        config=etc / "servicekit/servicekit.toml",
+        profiles=etc / "servicekit/profiles.d",
+        state=var / "lib/servicekit",
+        runtime=PurePosixPath("/run/servicekit"),
+        cache=var / "cache/servicekit",
+        logs=var / "log/servicekit",
+        wrappers=PurePosixPath("/usr/local/lib/servicekit/wrappers"),
+        manifests=etc / "servicekit/installed",
+        secrets=etc / "servicekit/secrets",
+        units=etc / "systemd/system",
+        supervisor=etc / "supervisor/conf.d",
+        sysusers=etc / "sysusers.d",
+        catalog=PurePosixPath("/usr/local/lib/systemd/catalog"),
+    )
+
+
+def user_places(home: str, uid: int, environment: Mapping[str, str]) -> Places:
+    """Places of one user's services, after the XDG base directory specification."""
+
+    def base(variable: str, fallback: PurePosixPath) -> PurePosixPath:
+        value = environment.get(variable, "")
+        return PurePosixPath(value) if value.startswith("/") else fallback
+
+    root = PurePosixPath(home)
+    config = base("XDG_CONFIG_HOME", root / ".config")
+    state = base("XDG_STATE_HOME", root / ".local/state") / "servicekit"
+    return Places(
+        scope=Scope.USER,
+        config=config / "servicekit/servicekit.toml",
+        profiles=config / "servicekit/profiles.d",
+        state=state,
+        runtime=base("XDG_RUNTIME_DIR", PurePosixPath(f"/run/user/{uid}")) / "servicekit",
+        cache=base("XDG_CACHE_HOME", root / ".cache") / "servicekit",
+        logs=state / "log",
+        wrappers=root / ".local/lib/servicekit/wrappers",
+        manifests=state / "installed",
+        secrets=config / "servicekit/secrets",
+        units=config / "systemd/user",
+        supervisor=config / "servicekit/supervisor.d",
+        sysusers=None,
+        catalog=None,
+    )
+
+
+def below(root: str) -> Places:
+    """Places all below one directory: a service set that leaves nothing behind when `root` is removed."""
+    base = PurePosixPath(root)
+    return Places(
+        scope=Scope.USER,
+        config=base / "servicekit.toml",
+        profiles=base / "profiles.d",
+        state=base / "state",
+        runtime=base / "run",
+        cache=base / "cache",
+        logs=base / "log",
+        wrappers=base / "wrappers",
+        manifests=base / "installed",
+        secrets=base / "secrets",
+        units=base / "units",
+        supervisor=base / "supervisor.d",
+        sysusers=None,
+        catalog=None,
+    )
