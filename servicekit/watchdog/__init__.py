@@ -1,0 +1,1 @@
+"""The watchdog: one process, one engine, from launch to a proven end."""

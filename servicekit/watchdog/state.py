@@ -1,0 +1,1180 @@
+"""The watchdog's decisions as one pure function: `step(policy, memory, event) -> (memory, actions)`.
+
+No clock, no I/O, no logging: every event carries its time (seconds of `CLOCK_MONOTONIC`), every order is a
+value that the loop performs. One run of the watchdog is one pass through the phases:
+
+    holding → loading → serving ⇄ ailing → stopping → killing → settling → gone
+
+and never back, since an engine that must be restarted is restarted by the service manager in a new run.
+After each event, whatever has come due by then is ordered (`_due`), so a deadline is data in `Memory`, and
+`wake_at` tells the loop when to say `TimePassed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never
+
+from servicekit.diagnosis.causes import Cause, Retry
+from servicekit.errors import ExitCode
+from servicekit.profile import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.engines.base import Contexts, Counters
+    from servicekit.profile import Profile
+
+# Cadences that no profile needs to change, in seconds.
+GATE_EVERY: Final = 0.1
+"""Between attempts at the gate while loading: most of the delay from "can answer" to `READY=1`."""
+AILING_EVERY: Final = 1.0
+COUNTERS_EVERY: Final = 5.0
+SETTLE_EVERY: Final = 0.1
+HOLD_EVERY: Final = 1.0
+PATIENCE: Final = 5.0
+"""How long a wrong identity, a foreign socket or a refused key must last before it is believed …"""
+BELIEVED_AFTER: Final = 3
+"""… and how many times in a row it must be seen."""
+HUNG_GRACE: Final = 5.0
+"""A hung engine has nothing to drain: its grace is cut to this."""
+MARGIN: Final = 30.0
+"""Added to what the manager is asked to wait, so that our own deadline always comes before its."""
+
+
+class Phase(StrEnum):
+    """Where a run is: only ever forward, but between serving and ailing."""
+
+    HOLDING = "holding"
+    LOADING = "loading"
+    SERVING = "serving"
+    AILING = "ailing"
+    STOPPING = "stopping"
+    KILLING = "killing"
+    SETTLING = "settling"
+    GONE = "gone"
+
+
+class Published(StrEnum):
+    """The six words that anyone outside ever sees."""
+
+    CONFIGURED = "configured"
+    STARTING = "starting"
+    READY = "ready"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Miss(StrEnum):
+    """How an attempt at the gate came to nothing."""
+
+    REFUSED = "refused"
+    """Nothing listens on the port."""
+    UNAVAILABLE = "unavailable"
+    """It says itself that it is not ready (503)."""
+    UNANSWERED = "unanswered"
+    """The deadline passed."""
+    ERROR = "error"
+    """It answers with an error of its own (5xx)."""
+    GARBAGE = "garbage"
+    """What answers does not speak the protocol."""
+    UNAUTHORIZED = "unauthorized"
+    WRONG_MODEL = "wrong-model"
+    NOT_OURS = "not-ours"
+    """The socket belongs to a process that is not of this run."""
+    WRONG_ANSWER = "wrong-answer"
+    REPEATED = "repeated-answer"
+    CPU_FALLBACK = "cpu-fallback"
+    CONTEXT_TOO_SMALL = "context-too-small"
+
+
+BELIEVED: Final[Mapping[Miss, Cause]] = {
+    Miss.GARBAGE: Cause.WRONG_ANSWER,
+    Miss.UNAUTHORIZED: Cause.UNAUTHORIZED,
+    Miss.WRONG_MODEL: Cause.WRONG_MODEL,
+    Miss.NOT_OURS: Cause.NOT_OUR_SOCKET,
+    Miss.WRONG_ANSWER: Cause.WRONG_ANSWER,
+    Miss.REPEATED: Cause.REPEATED_ANSWER,
+    Miss.CPU_FALLBACK: Cause.CPU_FALLBACK,
+    Miss.CONTEXT_TOO_SMALL: Cause.CONTEXT_TOO_SMALL,
+}
+"""Misses that waiting does not mend: believed after `PATIENCE`, they end a start with this cause."""
+
+BELIEVED_SERVING: Final[Mapping[Miss, Cause]] = {
+    Miss.REFUSED: Cause.HUNG,
+    Miss.GARBAGE: Cause.WRONG_ANSWER,
+    Miss.UNAUTHORIZED: Cause.UNAUTHORIZED,
+    Miss.WRONG_MODEL: Cause.WRONG_MODEL,
+    Miss.NOT_OURS: Cause.NOT_OUR_SOCKET,
+}
+"""The same for a service that was ready; a wrong answer there is a reason to be degraded first."""
+
+MISS_REASON: Final[Mapping[Miss, Reason]] = {
+    Miss.WRONG_ANSWER: Reason.WRONG_ANSWER,
+    Miss.REPEATED: Reason.REPEATED_ANSWER,
+    Miss.CPU_FALLBACK: Reason.CPU_FALLBACK,
+    Miss.CONTEXT_TOO_SMALL: Reason.CONTEXT_BELOW_REQUESTED,
+}
+"""Reasons that a miss of a ready service stands for; every other miss is `Reason.UNANSWERED`."""
+
+MENDED_BY_AN_ANSWER: Final = (
+    Reason.UNANSWERED,
+    Reason.PROGRESS_WITHOUT_COMPLETION,
+    Reason.WRONG_ANSWER,
+    Reason.REPEATED_ANSWER,
+    Reason.CPU_FALLBACK,
+)
+
+REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
+    Reason.UNANSWERED: Cause.HUNG,
+    Reason.PROGRESS_WITHOUT_COMPLETION: Cause.PROGRESS_WITHOUT_COMPLETION,
+    Reason.WRONG_ANSWER: Cause.WRONG_ANSWER,
+    Reason.REPEATED_ANSWER: Cause.REPEATED_ANSWER,
+    Reason.CPU_FALLBACK: Cause.CPU_FALLBACK,
+    Reason.DRAFT_GRAPH_DISABLED: Cause.DRAFT_GRAPH_DISABLED,
+    Reason.TOO_SLOW: Cause.TOO_SLOW,
+    Reason.ACCEPTANCE_ZERO: Cause.ACCEPTANCE_ZERO,
+    Reason.CONTEXT_BELOW_REQUESTED: Cause.CONTEXT_BELOW_REQUESTED,
+    Reason.STRANGER_ON_GPU: Cause.STRANGER_ON_GPU,
+    Reason.VRAM_ORPHAN: Cause.VRAM_ORPHAN,
+}
+
+OUT_OF_MEMORY: Final = frozenset({Cause.CUDA_OOM, Cause.GRAPH_OOM, Cause.HOST_OOM, Cause.OOM_KILL})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a profile and its host allow, in seconds and MiB."""
+
+    start_stall: float
+    start_limit: float
+    gpu_wait: float
+    probe_deadline: float
+    interval: float
+    stall: float
+    unfinished: float
+    survey: float
+    ail_limit: float
+    grace: float
+    kill: float
+    settle: float
+    restart_on: frozenset[Reason]
+    stranger_allowance: int
+    uses_gpu: bool
+    on_wsl: bool = False
+
+    @classmethod
+    def of(cls, profile: Profile, *, on_wsl: bool = False) -> Policy:
+        """Take the policy out of `profile`."""
+        return cls(
+            start_stall=profile.start.stall,
+            start_limit=profile.start.limit,
+            gpu_wait=profile.start.gpu_wait,
+            probe_deadline=profile.probe.deadline,
+            interval=profile.watch.interval,
+            stall=profile.watch.stall,
+            unfinished=profile.watch.unfinished,
+            survey=profile.watch.survey,
+            ail_limit=profile.watch.ail_limit,
+            grace=profile.stop.grace,
+            kill=profile.stop.kill,
+            settle=profile.stop.settle,
+            restart_on=frozenset(profile.restart.on),
+            stranger_allowance=profile.watch.stranger_allowance,
+            uses_gpu=bool(profile.gpus),
+            on_wsl=on_wsl,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as a person must be able to find it again."""
+
+    pid: int
+    started: int
+    """Start time in clock ticks since boot (field 22 of /proc/PID/stat): defeats reuse of pids."""
+    user: str
+    command: str
+    mib: int | None = None
+    """VRAM it holds, where the driver tells."""
+    stuck: bool = False
+    """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
+
+    def __str__(self) -> str:
+        """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
+        held = "" if self.mib is None else f", {self.mib} MiB"
+        return f"pid {self.pid} ({self.user}, {self.command}{held})"
+
+
+class GpuView(StrEnum):
+    """What a look at the profile's GPUs found."""
+
+    NOT_USED = "not-used"
+    PRESENT = "present"
+    ABSENT = "absent"
+    """No device, or the driver is not up (yet)."""
+    UNRESPONSIVE = "unresponsive"
+    """A driver call did not return within its deadline."""
+    LOST = "lost"
+    """The kernel or the driver says that only a reset or a reboot brings it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at who holds what this run needs."""
+
+    leftovers: tuple[Process, ...] = ()
+    """Ours, but not of the live engine: of an earlier run, or what the engine left behind."""
+    strangers: tuple[Process, ...] = ()
+    """Hold VRAM on our GPUs and are not ours. Never touched."""
+    port_holder: Process | None = None
+    """Listens on our port and is not of the live engine (and not a leftover)."""
+    rival: str = ""
+    """Another profile of servicekit that holds the lock on one of our GPUs."""
+    gpu: GpuView = GpuView.NOT_USED
+    gpu_note: str = ""
+    ownerless_mib: int = 0
+    """VRAM in use above this run's baseline that no living process accounts for."""
+    engine_mib: int | None = None
+    """VRAM that the engine's tree holds, where the driver tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a run ends, with its evidence in one sentence and what would do."""
+
+    cause: Cause
+    sentence: str
+    remedy: str = ""
+    """What would do; `{profile}` stands for the profile's name."""
+
+
+# Events: happenings, each with its time. -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run began; `hold_until` and the rest is what the ledger says about the runs before."""
+
+    at: float
+    hold_until: float
+    last_cause: Cause | None = None
+    """Cause of the previous run's fault, when this run follows it."""
+    faults_left: int = 1
+    """Faults that the restart budget still allows, this run's included."""
+    budget: str = ""
+    """The budget in words, such as `5 faults in 60 min`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The loop woke at a time that `wake_at` asked for."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """A `LookAround` came back; `asked_at` is when it was ordered."""
+
+    at: float
+    survey: Survey
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The engine's leader exists."""
+
+    at: float
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The engine could not be started at all."""
+
+    at: float
+    fault: Fault
+
+
+class Sign(StrEnum):
+    """What shows that a start gets on."""
+
+    PHASE = "phase"
+    LOG = "log"
+    CPU = "cpu"
+    IO = "io"
+    VRAM = "vram"
+    DOWNLOAD = "download"
+    COUNTERS = "counters"
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The loading engine did something; `boot` names its boot phase when that changed."""
+
+    at: float
+    sign: Sign
+    boot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePassed:
+    """Identity, ownership and a bounded completion: the engine really answers."""
+
+    at: float
+    contexts: Contexts
+
+
+@dataclass(frozen=True, slots=True)
+class GateMissed:
+    """An attempt at the gate came to nothing; `identified` says that the right model was listed."""
+
+    at: float
+    miss: Miss
+    sentence: str
+    identified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CountersRead:
+    """A `ReadCounters` came back; `None` when the metrics could not be read."""
+
+    at: float
+    counters: Counters | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Silent badness seen (or seen to be over) in logs, metrics or figures."""
+
+    at: float
+    reason: Reason
+    present: bool
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExited:
+    """The engine's leader is dead and reaped; `fault` is what its log and status say of why."""
+
+    at: float
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSeen:
+    """Something outside the engine ended this run: a fatal Xid, a signal from a stranger."""
+
+    at: float
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The manager, the terminal or a host shutdown asks for an end."""
+
+    at: float
+    cause: Cause
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJumped:
+    """The machine slept or the VM was paused; `seconds` of wall-clock time are missing."""
+
+    at: float
+    seconds: float
+
+
+Event: TypeAlias = (
+    Started
+    | TimePassed
+    | Surveyed
+    | Launched
+    | LaunchFailed
+    | Progressed
+    | GatePassed
+    | GateMissed
+    | CountersRead
+    | Observed
+    | EngineExited
+    | FaultSeen
+    | StopRequested
+    | ClockJumped
+)
+
+
+# Actions: orders, performed by the loop. -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LookAround:
+    """Survey leftovers, GPU and port; answer with `Surveyed`. Never more than one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """SIGKILL these leftovers, each checked again by its marker and start time."""
+
+    processes: tuple[Process, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start the engine; answer with `Launched` or `LaunchFailed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryGate:
+    """Try the gate within the profile's deadline; answer with `GatePassed` or `GateMissed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelGate:
+    """Drop the attempt under way, if there is one; it answers nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCounters:
+    """Read the engine's metrics; answer with `CountersRead`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """SIGTERM to the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to the engine's whole tree, group and cgroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReady:
+    """Tell the manager READY=1: once in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendTimeout:
+    """Ask the manager to wait at least this many seconds from now."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the run with this code."""
+
+    code: ExitCode
+
+
+Action: TypeAlias = (
+    LookAround
+    | Sweep
+    | Launch
+    | TryGate
+    | CancelGate
+    | ReadCounters
+    | Terminate
+    | Kill
+    | ReportReady
+    | ExtendTimeout
+    | Exit
+)
+Actions: TypeAlias = tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ail:
+    """One reason for being degraded, since when, and in what words."""
+
+    reason: Reason
+    since: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All that a run remembers."""
+
+    phase: Phase = Phase.HOLDING
+    since: float = 0.0
+    """When the phase was entered."""
+    hold_until: float = 0.0
+    last_cause: Cause | None = None
+    faults_left: int = 1
+    budget: str = ""
+
+    alive: bool = False
+    """An engine was ordered and its end has not been seen."""
+    launched_at: float = 0.0
+    boot: str = ""
+    """The boot phase that the engine's log last told."""
+    progressed_at: float = 0.0
+    identified: bool = False
+    """The right model was listed: from here only real work counts as progress, not log lines or CPU."""
+    contexts: Contexts | None = None
+
+    trying: bool = False
+    try_at: float = 0.0
+    reading: bool = False
+    read_at: float = 0.0
+    looking: bool = False
+    look_at: float = 0.0
+
+    blocked: Fault | None = None
+    """What keeps the launch waiting, and since when."""
+    blocked_since: float = 0.0
+    clear: bool = False
+    """The last look found nothing in the way of a launch."""
+
+    misses: int = 0
+    """Misses of the same kind in a row."""
+    miss: Miss | None = None
+    miss_since: float = 0.0
+    asked_at: float = 0.0
+    """When the attempt under way was sent."""
+    unanswered_since: float | None = None
+    """When the first completion was sent that is still without an answer."""
+    error_since: float | None = None
+    counters: Counters | None = None
+    moved_at: float = 0.0
+    """When the counters last moved."""
+    finished_at: float = 0.0
+    """When a completion, ours or a user's, was last known to finish."""
+
+    ails: tuple[Ail, ...] = ()
+    fault: Fault | None = None
+    stop: Fault | None = None
+    """The request to stop, when there was one."""
+    terms: int = 0
+    grace: float = 0.0
+    remains: str = ""
+    """What is still there of the engine, while settling."""
+    code: ExitCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the world may know of a run at one moment."""
+
+    state: Published
+    phase: Phase
+    why: str
+    cause: Cause | None = None
+    reasons: tuple[Reason, ...] = ()
+    remedy: str = ""
+
+
+def view(memory: Memory) -> View:
+    """Map a run's memory to what is published: total, so nothing can be published without a reason."""
+    fault, reasons = memory.fault or memory.stop, tuple(ail.reason for ail in memory.ails)
+    cause, remedy = (fault.cause, fault.remedy) if fault else (None, "")
+    match memory.phase:
+        case Phase.HOLDING:
+            blocked = memory.blocked
+            why = f"waiting: {blocked.sentence}" if blocked else "holding off before the launch"
+            return View(Published.STARTING, memory.phase, why)
+        case Phase.LOADING:
+            return View(Published.STARTING, memory.phase, memory.boot or "launched")
+        case Phase.SERVING:
+            return View(Published.READY, memory.phase, "answering")
+        case Phase.AILING:
+            why = "; ".join(ail.sentence for ail in memory.ails)
+            return View(Published.DEGRADED, memory.phase, why, reasons=reasons)
+        case Phase.STOPPING | Phase.KILLING | Phase.SETTLING:
+            doing = {
+                Phase.STOPPING: "stopping",
+                Phase.KILLING: "killing",
+                Phase.SETTLING: "settling",
+            }[memory.phase]
+            state = Published.DEGRADED if memory.stop else Published.FAILED
+            why = f"{doing}: {fault.sentence if fault else ''}" + (
+                f"; {memory.remains}" if memory.remains else ""
+            )
+            return View(state, memory.phase, why, cause, remedy=remedy)
+        case Phase.GONE:
+            state = Published.STOPPED if memory.code is ExitCode.OK else Published.FAILED
+            return View(state, memory.phase, fault.sentence if fault else "", cause, remedy=remedy)
+        case _:
+            assert_never(memory.phase)
+
+
+def wake_at(policy: Policy, memory: Memory) -> float | None:
+    """When `step` next wants a `TimePassed`; `None` when it only waits for other events."""
+    times: list[float] = []
+    match memory.phase:
+        case Phase.HOLDING:
+            times += [] if memory.looking else [memory.look_at]
+            times += [memory.blocked_since + policy.gpu_wait] if memory.blocked else []
+            times += [memory.hold_until] if memory.clear else []
+        case Phase.LOADING:
+            times += [
+                memory.launched_at + policy.start_limit,
+                memory.progressed_at + policy.start_stall,
+            ]
+            times += _watch_times(memory)
+        case Phase.SERVING | Phase.AILING:
+            times += _watch_times(memory)
+            times += [memory.read_at] if not memory.reading else []
+            times += [memory.look_at] if not memory.looking else []
+            times += [
+                ail.since + policy.ail_limit
+                for ail in memory.ails
+                if ail.reason in policy.restart_on
+            ]
+            if memory.unanswered_since is not None:
+                times += [_hung_at(policy, memory), *_unfinished_times(policy, memory)]
+            times += [memory.error_since + policy.stall] if memory.error_since is not None else []
+        case Phase.STOPPING:
+            times += [memory.since + memory.grace / (2 if memory.terms == 1 else 1)]
+        case Phase.KILLING:
+            times += [memory.since + policy.kill]
+        case Phase.SETTLING:
+            times += [memory.since + policy.settle]
+            times += [memory.look_at] if not memory.looking else []
+        case Phase.GONE:
+            pass
+    return min(times, default=None)
+
+
+def _watch_times(memory: Memory) -> list[float]:
+    return [] if memory.trying or not memory.alive else [memory.try_at]
+
+
+def _hung_at(policy: Policy, memory: Memory) -> float:
+    """When an unanswered completion under still counters becomes a hang."""
+    since = memory.unanswered_since or 0.0
+    return max(since + policy.probe_deadline, max(since, memory.moved_at) + policy.stall)
+
+
+def _unfinished_times(policy: Policy, memory: Memory) -> list[float]:
+    if any(ail.reason is Reason.PROGRESS_WITHOUT_COMPLETION for ail in memory.ails):
+        return []
+    return [max(memory.unanswered_since or 0.0, memory.finished_at) + policy.unfinished]
+
+
+def step(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:
+    """Take one event: what the run remembers from now on, and what is to be done."""
+    memory, actions = _react(policy, memory, event)
+    memory, due = _due(policy, memory, event.at)
+    return memory, (*actions, *due)
+
+
+def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:  # noqa: C901, PLR0911, PLR0912 - the whole machine on one screen
+    phase = memory.phase
+    ending = phase in {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}
+    match event:
+        case _ if phase is Phase.GONE:
+            return memory, ()
+        case TimePassed():
+            return memory, ()
+        case Started():
+            return _begin(policy, memory, event)
+        case StopRequested():
+            return _stop_requested(policy, memory, event)
+        case FaultSeen() if not ending:
+            return _stop(policy, memory, event.at, event.fault)
+        case EngineExited():
+            return _engine_exited(policy, memory, event)
+        case Surveyed():
+            return _surveyed(policy, replace(memory, looking=False), event)
+        case Launched() if phase is Phase.LOADING:
+            return replace(memory, launched_at=event.at, progressed_at=event.at), ()
+        case LaunchFailed() if phase is Phase.LOADING:
+            return _settle(policy, replace(memory, alive=False, fault=event.fault), event.at)
+        case Progressed() if phase is Phase.LOADING:
+            return _progressed(policy, memory, event)
+        case GatePassed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+            return _gate_passed(policy, memory, event)
+        case GateMissed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+            return _gate_missed(policy, memory, event)
+        case CountersRead() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+            return _counters_read(policy, replace(memory, reading=False), event)
+        case Observed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+            changed = _ailing(
+                memory, event.reason, event.at, event.sentence if event.present else ""
+            )
+            return changed, ()
+        case ClockJumped() if phase in {Phase.SERVING, Phase.AILING}:
+            return _clock_jumped(memory, event.at)
+        case FaultSeen() | Launched() | LaunchFailed() | Progressed() | GatePassed() | GateMissed():
+            return memory, ()  # late: what it speaks of is already being ended
+        case CountersRead() | Observed() | ClockJumped():
+            return memory, ()
+        case _:
+            assert_never(event)
+
+
+def _begin(policy: Policy, memory: Memory, event: Started) -> tuple[Memory, Actions]:
+    begun = replace(
+        memory,
+        since=event.at,
+        hold_until=event.hold_until,
+        last_cause=event.last_cause,
+        faults_left=event.faults_left,
+        budget=event.budget,
+        look_at=event.at,
+    )
+    return begun, (
+        ExtendTimeout(event.hold_until - event.at + policy.gpu_wait + policy.settle + MARGIN),
+    )
+
+
+def _stop_requested(policy: Policy, memory: Memory, event: StopRequested) -> tuple[Memory, Actions]:
+    request = Fault(event.cause, event.sentence)
+    if memory.stop:
+        return memory, ()
+    memory = replace(memory, stop=request)
+    if memory.phase in {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}:
+        return memory, (ExtendTimeout(policy.grace + policy.kill + policy.settle + MARGIN),)
+    return _stop(policy, memory, event.at, None)
+
+
+def _stop(policy: Policy, memory: Memory, at: float, fault: Fault | None) -> tuple[Memory, Actions]:
+    """Begin the end of the run: of the engine where there is one, else straight to settling."""
+    memory = replace(memory, fault=fault)
+    if not memory.alive:
+        return _settle(policy, memory, at)
+    grace = min(policy.grace, HUNG_GRACE) if fault and fault.cause is Cause.HUNG else policy.grace
+    stopping = replace(
+        memory,
+        phase=Phase.STOPPING,
+        since=at,
+        terms=1,
+        grace=grace,
+        trying=False,
+        reading=False,
+        ails=(),
+    )
+    wait = ExtendTimeout(grace + policy.kill + policy.settle + MARGIN)
+    return stopping, (CancelGate(), wait, Terminate())
+
+
+def _settle(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    settling = replace(
+        memory, phase=Phase.SETTLING, since=at, look_at=at, trying=False, reading=False, ails=()
+    )
+    return settling, (CancelGate(), ExtendTimeout(policy.settle + MARGIN))
+
+
+def _engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[Memory, Actions]:
+    """Settle after the engine's end; it is a fault unless an end was already under way."""
+    if not memory.alive or memory.phase is Phase.SETTLING:
+        return memory, ()
+    memory = replace(memory, alive=False)
+    if memory.fault is None and memory.stop is None:
+        memory = replace(memory, fault=event.fault)
+    return _settle(policy, memory, event.at)
+
+
+def _gone(policy: Policy, memory: Memory) -> tuple[Memory, Actions]:
+    """End the run with the code that its fault, the ledger and the request to stop add up to."""
+    code, fault = ExitCode.OK, memory.fault
+    if fault is not None and (memory.stop is None or fault.cause is Cause.UNKILLABLE):
+        code = _code(policy, memory, fault)
+        if code is ExitCode.TEMPFAIL and memory.faults_left <= 1:
+            code = ExitCode.UNAVAILABLE
+            fault = Fault(
+                Cause.BUDGET_SPENT,
+                f"restart budget spent ({memory.budget}); last: {fault.sentence}",
+                fault.remedy or "mend the cause, then start it again",
+            )
+        elif fault.cause.retry is Retry.ONCE and fault.cause is memory.last_cause:
+            fault = replace(fault, sentence=f"the same fault again: {fault.sentence}")
+    gone = replace(memory, phase=Phase.GONE, fault=fault, code=code)
+    return gone, (Exit(code),)
+
+
+def _code(policy: Policy, memory: Memory, fault: Fault) -> ExitCode:
+    match fault.cause.retry:
+        case Retry.ALWAYS:
+            return ExitCode.TEMPFAIL
+        case Retry.ONCE:
+            capped = policy.on_wsl and fault.cause in OUT_OF_MEMORY
+            again = fault.cause is memory.last_cause or capped
+            return ExitCode.UNAVAILABLE if again else ExitCode.TEMPFAIL
+        case Retry.NEVER_CONFIG:
+            return ExitCode.CONFIG
+        case Retry.NEVER_HOST:
+            return ExitCode.UNAVAILABLE
+        case _:
+            assert_never(fault.cause.retry)
+
+
+def _surveyed(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+    match memory.phase:
+        case Phase.HOLDING:
+            return _surveyed_holding(policy, memory, event)
+        case Phase.SETTLING:
+            return _surveyed_settling(policy, memory, event)
+        case Phase.SERVING | Phase.AILING:
+            return _surveyed_serving(policy, memory, event)
+        case Phase.LOADING | Phase.STOPPING | Phase.KILLING | Phase.GONE:
+            return memory, ()
+        case _:
+            assert_never(memory.phase)
+
+
+def _surveyed_holding(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+    survey, at = event.survey, event.at
+    blocked = _in_the_way(policy, survey)
+    since = memory.blocked_since if memory.blocked else at
+    memory = replace(
+        memory,
+        blocked=blocked,
+        blocked_since=since,
+        clear=blocked is None,
+        look_at=at + (SETTLE_EVERY if survey.leftovers else HOLD_EVERY),
+    )
+    if blocked and survey.gpu is GpuView.LOST:
+        return _settle(policy, replace(memory, fault=blocked), at)
+    return memory, (Sweep(survey.leftovers),) if survey.leftovers else ()
+
+
+def _fault(cause: Cause, sentence: str) -> Fault:
+    """A fault with the remedy that its cause always has."""
+    return Fault(cause, sentence, cause.remedies[0] if cause.remedies else "")
+
+
+def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
+    """Say what must be gone (or there) before an engine may be launched."""
+    held = sum(stranger.mib or 0 for stranger in survey.strangers)
+    if survey.leftovers:
+        names = ", ".join(str(process) for process in survey.leftovers)
+        stuck = any(process.stuck for process in survey.leftovers)
+        why = "in uninterruptible sleep" if stuck else "still alive"
+        return Fault(
+            Cause.UNKILLABLE,
+            f"left over from an earlier run and {why}: {names}",
+            "reboot the machine",
+        )
+    if survey.port_holder:
+        holder = survey.port_holder
+        return Fault(
+            Cause.PORT_BUSY, f"the port is held by {holder}", "stop that process or change the port"
+        )
+    if survey.rival:
+        remedy = f"servicekit stop {survey.rival}"
+        return Fault(Cause.VRAM_BUSY, f'profile "{survey.rival}" uses the same GPU', remedy)
+    if survey.gpu in {GpuView.ABSENT, GpuView.UNRESPONSIVE}:
+        return Fault(Cause.DRIVER, survey.gpu_note, "see `nvidia-smi` and `journalctl -k -g NVRM`")
+    if survey.gpu is GpuView.LOST:
+        return Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
+    if held > policy.stranger_allowance:
+        names = ", ".join(str(stranger) for stranger in survey.strangers)
+        return Fault(
+            Cause.VRAM_BUSY, f"{held} MiB of VRAM are held by {names}", "stop that process"
+        )
+    if survey.ownerless_mib > policy.stranger_allowance:
+        sentence = f"{survey.ownerless_mib} MiB of VRAM are held by no process that can be seen"
+        return Fault(Cause.VRAM_ORPHAN, sentence, "reset the GPU or reboot the machine")
+    return None
+
+
+def _surveyed_settling(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+    survey = event.survey
+    if event.asked_at < memory.since:  # looked while the engine was still alive: look again
+        return replace(memory, look_at=event.at), ()
+    if not survey.leftovers and survey.ownerless_mib <= policy.stranger_allowance:
+        return _gone(policy, replace(memory, remains=""))
+    if survey.leftovers:
+        remains = "left behind: " + ", ".join(str(process) for process in survey.leftovers)
+    else:
+        remains = f"{survey.ownerless_mib} MiB of VRAM not yet back"
+    memory = replace(memory, remains=remains, look_at=event.at + SETTLE_EVERY)
+    return memory, (Sweep(survey.leftovers),) if survey.leftovers else ()
+
+
+def _surveyed_serving(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+    survey, at = event.survey, event.at
+    if survey.gpu is GpuView.LOST:
+        return _stop(
+            policy, memory, at, Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
+        )
+    held = sum(stranger.mib or 0 for stranger in survey.strangers)
+    names = ", ".join(str(stranger) for stranger in survey.strangers)
+    stranger = f"{held} MiB of VRAM are held by {names}" if held > policy.stranger_allowance else ""
+    orphan = ""
+    if survey.leftovers:
+        orphan = "left over from an earlier run: " + ", ".join(
+            str(process) for process in survey.leftovers
+        )
+    elif survey.ownerless_mib > policy.stranger_allowance:
+        orphan = f"{survey.ownerless_mib} MiB of VRAM are held by no process that can be seen"
+    memory = replace(memory, look_at=at + policy.survey)
+    memory = _ailing(memory, Reason.STRANGER_ON_GPU, at, stranger)
+    memory = _ailing(memory, Reason.VRAM_ORPHAN, at, orphan)
+    return memory, (Sweep(survey.leftovers),) if survey.leftovers else ()
+
+
+def _progressed(policy: Policy, memory: Memory, event: Progressed) -> tuple[Memory, Actions]:
+    """Push the stall deadline out. Once the model is listed, our own probes make log lines and CPU time."""
+    if memory.identified and event.sign in {Sign.LOG, Sign.CPU, Sign.IO}:
+        return memory, ()
+    memory = replace(memory, progressed_at=event.at, boot=event.boot or memory.boot)
+    left = memory.launched_at + policy.start_limit - event.at
+    return memory, (
+        ExtendTimeout(
+            min(policy.start_stall, max(left, 0.0)) + policy.grace + policy.settle + MARGIN
+        ),
+    )
+
+
+def _gate_passed(policy: Policy, memory: Memory, event: GatePassed) -> tuple[Memory, Actions]:
+    at, loading = event.at, memory.phase is Phase.LOADING
+    memory = replace(
+        memory,
+        trying=False,
+        try_at=at + policy.interval,
+        identified=True,
+        contexts=event.contexts,
+        miss=None,
+        misses=0,
+        unanswered_since=None,
+        error_since=None,
+        moved_at=at,
+        finished_at=at,
+    )
+    for reason in MENDED_BY_AN_ANSWER:
+        memory = _ailing(memory, reason, at, "")
+    requested, effective = event.contexts.requested, event.contexts.effective
+    short = requested is not None and effective is not None and effective < requested
+    sentence = f"context is {effective} tokens, {requested} were requested" if short else ""
+    memory = _ailing(memory, Reason.CONTEXT_BELOW_REQUESTED, at, sentence)
+    if not loading:
+        return memory, ()
+    phase = Phase.AILING if memory.ails else Phase.SERVING
+    ready = replace(memory, phase=phase, since=at, read_at=at, look_at=at + policy.survey)
+    return ready, (ReportReady(),)
+
+
+def _gate_missed(policy: Policy, memory: Memory, event: GateMissed) -> tuple[Memory, Actions]:
+    at, miss, loading = event.at, event.miss, memory.phase is Phase.LOADING
+    same = miss is memory.miss
+    silent = miss in {Miss.UNANSWERED, Miss.REFUSED, Miss.UNAVAILABLE, Miss.ERROR}
+    erring = miss in {Miss.ERROR, Miss.UNAVAILABLE}
+    memory = replace(
+        memory,
+        trying=False,
+        miss=miss,
+        misses=memory.misses + 1 if same else 1,
+        miss_since=memory.miss_since if same else at,
+        identified=memory.identified or event.identified,
+        unanswered_since=(
+            memory.asked_at if memory.unanswered_since is None else memory.unanswered_since
+        )
+        if silent
+        else None,
+        error_since=(at if memory.error_since is None else memory.error_since) if erring else None,
+        try_at=at
+        + (
+            GATE_EVERY if loading or miss is Miss.UNANSWERED else min(AILING_EVERY, policy.interval)
+        ),
+        read_at=min(memory.read_at, at),
+    )
+    believed = (BELIEVED if loading else BELIEVED_SERVING).get(miss)
+    if believed and memory.misses >= BELIEVED_AFTER and at - memory.miss_since >= PATIENCE:
+        return _stop(policy, memory, at, _fault(believed, event.sentence))
+    if not loading:
+        memory = _ailing(memory, MISS_REASON.get(miss, Reason.UNANSWERED), at, event.sentence)
+    return memory, ()
+
+
+def _counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple[Memory, Actions]:
+    """Note what moved; a user's finished completion is as good a proof as our own."""
+    at, now, before = event.at, event.counters, memory.counters
+    busy = memory.unanswered_since is not None or memory.trying
+    memory = replace(
+        memory, read_at=at + (min(AILING_EVERY, COUNTERS_EVERY) if busy else COUNTERS_EVERY)
+    )
+    if now is None:
+        return memory, ()
+    memory = replace(memory, counters=now)
+    if before is None or now.progress == before.progress:
+        return memory, ()
+    memory = replace(memory, moved_at=at)
+    if now.finished is not None and before.finished is not None and now.finished > before.finished:
+        memory = _traffic(policy, memory, at)
+    if memory.phase is Phase.LOADING:
+        return _progressed(policy, memory, Progressed(at, Sign.COUNTERS))
+    return memory, ()
+
+
+def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:
+    """Take a user's finished completion for a probe's: the next probe is put off."""
+    memory = replace(memory, finished_at=at)
+    if memory.phase not in {Phase.SERVING, Phase.AILING}:
+        return memory
+    if not memory.trying:
+        memory = replace(memory, try_at=max(memory.try_at, at + policy.interval))
+    memory = replace(memory, unanswered_since=None, error_since=None)
+    memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, "")
+    return _ailing(memory, Reason.UNANSWERED, at, "")
+
+
+def _clock_jumped(memory: Memory, at: float) -> tuple[Memory, Actions]:
+    """After a sleep nothing of before counts against the engine: ask at once, with patience."""
+    fresh = replace(
+        memory,
+        trying=False,
+        try_at=at,
+        read_at=at,
+        look_at=at,
+        unanswered_since=None,
+        error_since=None,
+        miss=None,
+        misses=0,
+        moved_at=at,
+        finished_at=at,
+    )
+    return fresh, (CancelGate(),) if memory.trying else ()
+
+
+def _ailing(memory: Memory, reason: Reason, at: float, sentence: str) -> Memory:
+    """Note that `reason` holds (in these words) or, without words, that it does not; serving ⇄ ailing follows."""
+    held = next((ail for ail in memory.ails if ail.reason is reason), None)
+    others = tuple(ail for ail in memory.ails if ail.reason is not reason)
+    if sentence:
+        ails = (*others, Ail(reason, held.since if held else at, sentence))
+        ails = tuple(sorted(ails, key=lambda ail: ail.since))
+    else:
+        ails = others
+    memory = replace(memory, ails=ails)
+    if memory.phase is Phase.SERVING and ails:
+        return replace(memory, phase=Phase.AILING, since=at)
+    if memory.phase is Phase.AILING and not ails:
+        return replace(memory, phase=Phase.SERVING, since=at)
+    return memory
+
+
+def _due(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    """Order what has come due by `at`."""
+    match memory.phase:
+        case Phase.HOLDING:
+            return _due_holding(policy, memory, at)
+        case Phase.LOADING:
+            return _due_loading(policy, memory, at)
+        case Phase.SERVING | Phase.AILING:
+            return _due_watching(policy, memory, at)
+        case Phase.STOPPING:
+            return _due_stopping(policy, memory, at)
+        case Phase.KILLING if at >= memory.since + policy.kill:
+            sentence = "the engine cannot be killed: it is in uninterruptible sleep, most likely inside the driver"
+            fault = Fault(Cause.UNKILLABLE, sentence, "reboot the machine")
+            return _gone(policy, replace(memory, fault=fault))
+        case Phase.SETTLING:
+            return _due_settling(policy, memory, at)
+        case Phase.KILLING | Phase.GONE:
+            return memory, ()
+        case _:
+            assert_never(memory.phase)
+
+
+def _due_holding(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    if memory.blocked and at >= memory.blocked_since + policy.gpu_wait:
+        return _settle(policy, replace(memory, fault=memory.blocked), at)
+    if memory.clear and at >= memory.hold_until:
+        loading = replace(
+            memory,
+            phase=Phase.LOADING,
+            since=at,
+            alive=True,
+            launched_at=at,
+            progressed_at=at,
+            try_at=at,
+        )
+        return loading, (
+            ExtendTimeout(policy.start_stall + policy.grace + policy.settle + MARGIN),
+            Launch(),
+        )
+    if not memory.looking and at >= memory.look_at:
+        return replace(memory, looking=True), (LookAround(),)
+    return memory, ()
+
+
+def _due_loading(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    doing = memory.boot or "launched"
+    if at >= memory.launched_at + policy.start_limit:
+        sentence = f"not ready {policy.start_limit:g} s after the launch, while {doing}"
+        return _stop(
+            policy,
+            memory,
+            at,
+            Fault(Cause.START_LIMIT, sentence, "raise start.limit if it needs longer"),
+        )
+    if at >= memory.progressed_at + policy.start_stall:
+        sentence = f"no progress for {policy.start_stall:g} s while {doing}"
+        return _stop(policy, memory, at, _fault(Cause.START_STALLED, sentence))
+    actions: Actions = ()
+    if not memory.trying and at >= memory.try_at:
+        memory, actions = replace(memory, trying=True, asked_at=at), (TryGate(),)
+    if memory.identified and not memory.reading and at >= memory.read_at:
+        memory, actions = replace(memory, reading=True), (*actions, ReadCounters())
+    return memory, actions
+
+
+def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    fault = _overdue(policy, memory, at)
+    if fault:
+        return _stop(policy, memory, at, fault)
+    since = memory.unanswered_since
+    if (
+        since is not None
+        and at >= max(since, memory.finished_at) + policy.unfinished
+        and memory.moved_at > since
+    ):
+        sentence = f"counters move, but no completion has finished for {policy.unfinished:g} s"
+        memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, sentence)
+    actions: Actions = ()
+    if not memory.trying and at >= memory.try_at:
+        memory, actions = replace(memory, trying=True, asked_at=at), (*actions, TryGate())
+    if not memory.reading and at >= memory.read_at:
+        memory, actions = replace(memory, reading=True), (*actions, ReadCounters())
+    if not memory.looking and at >= memory.look_at:
+        memory, actions = replace(memory, looking=True), (*actions, LookAround())
+    return memory, actions
+
+
+def _overdue(policy: Policy, memory: Memory, at: float) -> Fault | None:
+    """The fault that has lasted too long for a restart to be put off."""
+    since = memory.unanswered_since
+    if memory.error_since is not None and at >= memory.error_since + policy.stall:
+        sentence = f"nothing but errors for {policy.stall:g} s"
+        return _fault(Cause.WRONG_ANSWER, sentence)
+    if since is not None and memory.error_since is None and at >= _hung_at(policy, memory):
+        still = at - max(since, memory.moved_at)
+        sentence = f"no completion for {at - since:.0f} s and no counter moved for {still:.0f} s"
+        return _fault(Cause.HUNG, sentence)
+    for ail in memory.ails:
+        if ail.reason in policy.restart_on and at >= ail.since + policy.ail_limit:
+            return _fault(REASON_CAUSE[ail.reason], f"{ail.sentence} (for {at - ail.since:.0f} s)")
+    return None
+
+
+def _due_stopping(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    if at >= memory.since + memory.grace:
+        return replace(memory, phase=Phase.KILLING, since=at), (Kill(),)
+    if memory.terms == 1 and at >= memory.since + memory.grace / 2:
+        return replace(memory, terms=2), (Terminate(),)
+    return memory, ()
+
+
+def _due_settling(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    if at >= memory.since + policy.settle:
+        if "left behind" in memory.remains:
+            fault = Fault(
+                Cause.UNKILLABLE, f"cannot be killed, {memory.remains}", "reboot the machine"
+            )
+            return _gone(policy, replace(memory, fault=fault))
+        if memory.remains:
+            fault = Fault(Cause.VRAM_ORPHAN, memory.remains, "reset the GPU or reboot the machine")
+            return _gone(policy, replace(memory, fault=memory.fault or fault))
+        return _gone(policy, memory)
+    if not memory.looking and at >= memory.look_at:
+        return replace(memory, looking=True), (LookAround(),)
+    return memory, ()
