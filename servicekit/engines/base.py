@@ -1,13 +1,14 @@
-"""What the rest of servicekit asks of an engine: words of its command line, shapes of its answers. Pure.
+"""What servicekit asks of an engine: words of its command line, shapes of its answers. Pure.
 
 One `Engine` value per engine, in a module of its own; `servicekit.engines.engine(name)` finds it.
-Facts about flags, endpoints and metrics are those of SGLang 0.5.16/0.5.23, vLLM 0.32.0 and llama.cpp b11434.
+Facts about options, endpoints and metrics are those of SGLang 0.5.16 and 0.5.23, vLLM 0.32.0 and
+llama.cpp b11434.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The context figures of one running engine, in tokens; `None` where the engine does not tell."""
+    """The context figures of one running engine, in tokens; `None` where it does not tell."""
 
     requested: int | None = None
     """What the profile asks for."""
@@ -38,9 +39,9 @@ class Contexts:
 class Counters:
     """Progress of an engine as its metrics tell it.
 
-    `progress` are monotonic or moving figures that change if and only if work is being done (tokens, KV use);
-    two equal tuples mean that nothing moved. `tokens` is prompt plus generated tokens, `finished` counts finished
-    requests. Running-request gauges are left out on purpose: a wedged engine reports 0.
+    `progress` are figures that change if and only if work is being done (tokens, KV use); two
+    equal tuples mean that nothing moved. `tokens` is prompt plus generated tokens, `finished`
+    counts finished requests. Gauges of running requests are left out: a wedged engine reports 0.
     """
 
     progress: tuple[float, ...]
@@ -66,6 +67,10 @@ class Completion:
     finish_reason: str | None
     text: str
     """Visible text plus reasoning text: what the model produced, wherever the engine put it."""
+
+
+FINISH_REASONS: Final = frozenset({"stop", "length", "tool_calls"})
+"""Finish reasons of a completion that came to its end; others are an abort or an error."""
 
 
 class ShapeError(ValueError):
@@ -96,13 +101,20 @@ class Engine(Protocol):
     def completion_request(self, profile: Profile) -> dict[str, Any]:
         """JSON body of the bounded completion for `/v1/chat/completions`."""
 
-    def served(self, models: Any, profile: Profile) -> bool:  # noqa: ANN401 - parsed JSON of unknown shape
-        """Whether the body of `/v1/models` lists the profile's served name (and its model, where it tells)."""
+    def completion(self, body: Any) -> Completion:  # noqa: ANN401 - parsed JSON
+        """Read the body of a chat completion, or raise `ShapeError`."""
+
+    def served(self, models: Any, profile: Profile) -> bool:  # noqa: ANN401 - parsed JSON
+        """Whether the body of `/v1/models` lists the served name (and the model, where it tells).
+
+        Raise `ShapeError` where the body is no list of models. What it does list, for a message,
+        is in `servicekit.engines.shapes.names_listed`.
+        """
 
     def answers_as(self, reply_model: str | None, profile: Profile) -> bool:
         """Whether the `model` of a completion's body is the profile's."""
 
-    def declared(self, models: Any, profile: Profile) -> int | None:  # noqa: ANN401 - parsed JSON of unknown shape
+    def declared(self, models: Any, profile: Profile) -> int | None:  # noqa: ANN401 - parsed JSON
         """Declared model length from the body of `/v1/models`, in tokens."""
 
     @property
@@ -110,14 +122,25 @@ class Engine(Protocol):
         """Endpoint that tells the physical pool, `None` where none does."""
 
     def pool(self, body: str, profile: Profile) -> int | None:
-        """Physical pool from the body of `pool_path`, in tokens that one request can use."""
+        """Physical pool from the body of `pool_path`, in tokens that one request can use.
+
+        `None` where the body does not tell. Raise `ShapeError` where it is something else
+        altogether. Keep nothing else of the body: SGLang's holds its API key.
+        """
+
+    def usable_input(self, context: int) -> int:
+        """Tokens of prompt that one request may have where `context` tokens are effective."""
 
     @property
     def metrics_path(self) -> str | None:
         """Endpoint with Prometheus metrics, `None` where progress cannot be read."""
 
     def counters(self, body: str) -> Counters:
-        """Progress counters from the body of `metrics_path`."""
+        """Progress counters from the body of `metrics_path`.
+
+        Raise `ShapeError` where the body has none of the engine's series, which is not the same as
+        series that stand still.
+        """
 
 
 @dataclass(frozen=True, slots=True)

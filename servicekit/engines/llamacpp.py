@@ -1,0 +1,86 @@
+"""llama.cpp: `llama-server`. Facts are those of build b11434. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from typing_extensions import override
+
+from servicekit.engines import prometheus, shapes
+from servicekit.engines.base import Counters
+from servicekit.engines.commandline import option, option_words, port
+from servicekit.engines.compatible import Compatible
+from servicekit.profile import EngineName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servicekit.profile import Profile
+    from servicekit.quoting import Word
+
+HUB_MODEL: Final = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?\Z")
+"""`owner/name` or `owner/name:quantization`; anything else is a file."""
+
+_PROMPT: Final = "llamacpp:prompt_tokens_total"
+_GENERATED: Final = "llamacpp:tokens_predicted_total"
+_DECODE: Final = "llamacpp:tokens_predicted_seconds_total"
+_DRAFTED: Final = "llamacpp:spec_decode_num_draft_tokens_total"
+_ACCEPTED: Final = "llamacpp:spec_decode_num_accepted_tokens_total"
+_PROGRESS: Final = (_PROMPT, _GENERATED, "llamacpp:n_decode_total")
+
+
+class LlamaCpp(Compatible):
+    """llama-server's command line, endpoints and metrics."""
+
+    name: ClassVar = EngineName.LLAMACPP
+    default_executable: ClassVar = "llama-server"
+    scrub: ClassVar = ("LLAMA_ARG_",)
+    """Each option has such a variable, so one left in the environment would change the recipe."""
+    pool_path: ClassVar = "/props"
+    metrics_path: ClassVar = "/metrics"
+
+    @override
+    def command(self, profile: Profile) -> Iterator[Word]:
+        context = profile.context
+        yield from ((argument,) for argument in profile.arguments)
+        yield from option("hf-repo" if HUB_MODEL.match(profile.model) else "model", profile.model)
+        yield from option("alias", profile.served_name)
+        yield from option("host", profile.host)
+        yield from option("port", port(profile))
+        # --ctx-size is for all slots together.
+        yield from option("ctx-size", str(context.requested * context.parallel))
+        yield from option("parallel", str(context.parallel))
+        yield from option("metrics")
+        if profile.drafter is not None:
+            yield from option("spec-draft-model", profile.drafter)
+        yield from option_words(profile)
+
+    @override
+    def environment(self, _profile: Profile) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    @override
+    def declared(self, models: Any, profile: Profile) -> int | None:
+        """See `Engine.declared`: the length the model was trained for, which caps every slot."""
+        entry = self.entry(models, profile)
+        meta = None if entry is None else entry.get("meta")
+        return shapes.figure(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
+
+    @override
+    def pool(self, body: str, profile: Profile) -> int | None:
+        """See `Engine.pool`: the context of one slot."""
+        settings = shapes.parse_object(body).get("default_generation_settings")
+        return shapes.figure(settings.get("n_ctx")) if isinstance(settings, dict) else None
+
+    @override
+    def counters(self, body: str) -> Counters:
+        sums = prometheus.totals(body, (*_PROGRESS, _DECODE, _DRAFTED, _ACCEPTED), of="llama.cpp")
+        return Counters(
+            progress=tuple(sums.get(name, 0.0) for name in _PROGRESS),
+            tokens=sums.get(_PROMPT, 0.0) + sums.get(_GENERATED, 0.0),
+            generated=sums.get(_GENERATED, 0.0),
+            drafted=sums.get(_DRAFTED),
+            accepted=sums.get(_ACCEPTED),
+            decode_seconds=sums.get(_DECODE),
+        )

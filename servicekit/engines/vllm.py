@@ -1,0 +1,115 @@
+"""vLLM: `vllm serve`. Facts are those of release 0.32.0. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from typing_extensions import override
+
+from servicekit.engines import prometheus, shapes
+from servicekit.engines.base import Counters
+from servicekit.engines.commandline import option, option_words, port
+from servicekit.engines.compatible import Compatible
+from servicekit.profile import EngineName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from servicekit.profile import Profile
+    from servicekit.quoting import Word
+
+SPECULATION: Final = "speculative-config"
+
+_POOL: Final = "vllm:cache_config_info"
+_PROMPT: Final = "vllm:prompt_tokens_total"
+_GENERATED: Final = "vllm:generation_tokens_total"
+_FINISHED: Final = "vllm:request_success_total"
+_DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
+_ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
+_DECODE: Final = "vllm:request_decode_time_seconds_sum"
+_PROGRESS: Final = (
+    _PROMPT,
+    _GENERATED,
+    # A lone long prompt is counted when it is through; until then only its KV blocks grow.
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries_total",
+    "vllm:num_preemptions_total",
+)
+
+
+class Vllm(Compatible):
+    """vLLM's command line, endpoints and metrics."""
+
+    name: ClassVar = EngineName.VLLM
+    default_executable: ClassVar = "vllm"
+    pool_path: ClassVar = "/metrics"
+    metrics_path: ClassVar = "/metrics"
+
+    @override
+    def command(self, profile: Profile) -> Iterator[Word]:
+        yield ("serve",)
+        yield (profile.model,)
+        yield from ((argument,) for argument in profile.arguments)
+        if profile.revision is not None:
+            yield from option("revision", profile.revision)
+        yield from option("served-model-name", profile.served_name)
+        yield from option("host", profile.host)  # else it listens on every interface
+        yield from option("port", port(profile))
+        yield from option("max-model-len", str(profile.context.requested))
+        yield from option_words(_with_drafter(profile))
+
+    @override
+    def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:
+        if profile.service.network != "loopback":
+            return super().environment(profile)
+        # Its usage report would try, wait and fail.
+        return (*super().environment(profile), ("VLLM_NO_USAGE_STATS", "1"))
+
+    @override
+    def served(self, models: Any, profile: Profile) -> bool:
+        """See `Engine.served`. `root` is the model as the command line named it."""
+        entry = self.entry(models, profile)
+        return entry is not None and entry.get("root") in {None, profile.model}
+
+    @override
+    def pool(self, body: str, profile: Profile) -> int | None:
+        """See `Engine.pool`. That of the smallest where there are several.
+
+        For a hybrid model it is the concurrency times `max_model_len`, and so changes with that.
+        """
+        samples = prometheus.read_samples(body, (_POOL,))
+        pools = (_pool(sample.labels) for sample in samples)
+        return min((pool for pool in pools if pool is not None), default=None)
+
+    @override
+    def counters(self, body: str) -> Counters:
+        others = (_FINISHED, _DRAFTED, _ACCEPTED, _DECODE)
+        sums = prometheus.totals(body, (*_PROGRESS, *others), of="vLLM")
+        return Counters(
+            progress=tuple(sums.get(name, 0.0) for name in _PROGRESS),
+            tokens=sums.get(_PROMPT, 0.0) + sums.get(_GENERATED, 0.0),
+            generated=sums.get(_GENERATED, 0.0),
+            finished=sums.get(_FINISHED),
+            drafted=sums.get(_DRAFTED),
+            accepted=sums.get(_ACCEPTED),
+            decode_seconds=sums.get(_DECODE),
+        )
+
+
+def _with_drafter(profile: Profile) -> Profile:
+    """Put the drafter where vLLM takes it: into the table behind `--speculative-config`."""
+    given = profile.options.get(SPECULATION, {})
+    if profile.drafter is None or not isinstance(given, dict):
+        return profile
+    options = {**profile.options, SPECULATION: {**given, "model": profile.drafter}}
+    return profile.model_copy(update={"options": options})
+
+
+def _pool(labels: Mapping[str, str]) -> int | None:
+    tokens = labels.get("kv_cache_size_tokens", "")
+    if tokens.isdecimal():
+        return shapes.figure(int(tokens))
+    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
+    if blocks.isdecimal() and size.isdecimal():  # releases that have no such label
+        return shapes.figure(int(blocks) * int(size))
+    return None
