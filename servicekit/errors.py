@@ -1,7 +1,7 @@
 """Errors that a person can act on.
 
-Every mistake of a user becomes a `UserError`: one line that says what could not be done, to what, and
-what would do. Only `servicekit.cli` turns one into an exit code; nothing else prints or exits.
+Every mistake of a user becomes a `UserError`: one line that says what could not be done, to what,
+and what would do. Only `servicekit.cli` turns one into an exit code; nothing else prints or exits.
 """
 
 from __future__ import annotations
@@ -32,28 +32,25 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """A mistake or a condition that the user can mend.
 
-    `message` is one line, lower case, with names quoted and units on numbers. `hint` says what would do
-    and is printed behind it. `code` is the exit code of the verb that meets it.
+    `message` is one line, lower case, with names quoted and units on numbers. `hint` says what
+    would do and is printed behind it. `code` is the exit code of the verb that meets it.
     """
 
     def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:
-        super().__init__(message)
+        super().__init__(f"{message}; {hint}" if hint else message)
         self.message = message
         self.hint = hint
         self.code = code
 
-    def __str__(self) -> str:
-        """One line: the message and, where there is one, what would do."""
-        return f"{self.message}; {self.hint}" if self.hint else self.message
-
 
 class ProfileError(UserError):
-    """A profile that is refused. `findings` holds every reason, one line each, in the file's order."""
+    """A profile that is refused. `findings` holds every reason, one line each, in order."""
 
     def __init__(self, where: str, findings: Sequence[str]) -> None:
         self.where = where
         self.findings = tuple(findings)
-        super().__init__("\n".join(f"{where}: {finding}" for finding in self.findings), code=ExitCode.CONFIG)
+        lines = "\n".join(f"{where}: {finding}" for finding in self.findings)
+        super().__init__(lines, code=ExitCode.CONFIG)
 
 
 class NotAllowedError(UserError):

@@ -1,13 +1,13 @@
-"""The watchdog's decisions as one pure function: `step(policy, memory, event) -> (memory, actions)`.
+"""The watchdog's decisions: one pure function, `step(policy, memory, event) -> (memory, actions)`.
 
-No clock, no I/O, no logging: every event carries its time (seconds of `CLOCK_MONOTONIC`), every order is a
-value that the loop performs. One run of the watchdog is one pass through the phases:
+No clock, no I/O, no logging: every event carries its time (seconds of `CLOCK_MONOTONIC`), every
+order is a value that the loop performs. One run of the watchdog is one pass through the phases:
 
     holding → loading → serving ⇄ ailing → stopping → killing → settling → gone
 
-and never back, since an engine that must be restarted is restarted by the service manager in a new run.
-After each event, whatever has come due by then is ordered (`_due`), so a deadline is data in `Memory`, and
-`wake_at` tells the loop when to say `TimePassed`.
+and never back, since an engine that must be restarted is restarted by the service manager in a new
+run. After each event, whatever has come due by then is ordered (`_due`), so a deadline is data in
+`Memory`, and `wake_at` tells the loop when to say `TimePassed`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ BELIEVED: Final[Mapping[Miss, Cause]] = {
     Miss.CPU_FALLBACK: Cause.CPU_FALLBACK,
     Miss.CONTEXT_TOO_SMALL: Cause.CONTEXT_TOO_SMALL,
 }
-"""Misses that waiting does not mend: believed after `PATIENCE`, they end a start with this cause."""
+"""Misses that waiting does not mend: believed after `PATIENCE`, each ends a start by its cause."""
 
 BELIEVED_SERVING: Final[Mapping[Miss, Cause]] = {
     Miss.REFUSED: Cause.HUNG,
@@ -202,7 +202,8 @@ class Process:
     stuck: bool = False
     """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
 
-    def __str__(self) -> str:
+    @property
+    def named(self) -> str:
         """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
         held = "" if self.mib is None else f", {self.mib} MiB"
         return f"pid {self.pid} ({self.user}, {self.command}{held})"
@@ -251,7 +252,7 @@ class Fault:
     """What would do; `{profile}` stands for the profile's name."""
 
 
-# Events: happenings, each with its time. -----------------------------------------------------------------
+# Events: happenings, each with its time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +409,7 @@ Event: TypeAlias = (
 )
 
 
-# Actions: orders, performed by the loop. -----------------------------------------------------------------
+# Actions: orders, performed by the loop.
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +517,7 @@ class Memory:
     """The boot phase that the engine's log last told."""
     progressed_at: float = 0.0
     identified: bool = False
-    """The right model was listed: from here only real work counts as progress, not log lines or CPU."""
+    """The right model was listed: from here only real work counts as progress."""
     contexts: Contexts | None = None
 
     trying: bool = False
@@ -571,7 +572,7 @@ class View:
 
 
 def view(memory: Memory) -> View:
-    """Map a run's memory to what is published: total, so nothing can be published without a reason."""
+    """Map a run's memory to what is published: total, and never without a reason."""
     fault, reasons = memory.fault or memory.stop, tuple(ail.reason for ail in memory.ails)
     cause, remedy = (fault.cause, fault.remedy) if fault else (None, "")
     match memory.phase:
@@ -665,7 +666,7 @@ def step(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]
     return memory, (*actions, *due)
 
 
-def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:  # noqa: C901, PLR0911, PLR0912 - the whole machine on one screen
+def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:
     phase = memory.phase
     ending = phase in {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}
     match event:
@@ -845,7 +846,7 @@ def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
     """Say what must be gone (or there) before an engine may be launched."""
     held = sum(stranger.mib or 0 for stranger in survey.strangers)
     if survey.leftovers:
-        names = ", ".join(str(process) for process in survey.leftovers)
+        names = ", ".join(process.named for process in survey.leftovers)
         stuck = any(process.stuck for process in survey.leftovers)
         why = "in uninterruptible sleep" if stuck else "still alive"
         return Fault(
@@ -856,7 +857,9 @@ def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
     if survey.port_holder:
         holder = survey.port_holder
         return Fault(
-            Cause.PORT_BUSY, f"the port is held by {holder}", "stop that process or change the port"
+            Cause.PORT_BUSY,
+            f"the port is held by {holder.named}",
+            "stop that process or change the port",
         )
     if survey.rival:
         remedy = f"servicekit stop {survey.rival}"
@@ -866,7 +869,7 @@ def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
     if survey.gpu is GpuView.LOST:
         return Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
     if held > policy.stranger_allowance:
-        names = ", ".join(str(stranger) for stranger in survey.strangers)
+        names = ", ".join(stranger.named for stranger in survey.strangers)
         return Fault(
             Cause.VRAM_BUSY, f"{held} MiB of VRAM are held by {names}", "stop that process"
         )
@@ -883,7 +886,7 @@ def _surveyed_settling(policy: Policy, memory: Memory, event: Surveyed) -> tuple
     if not survey.leftovers and survey.ownerless_mib <= policy.stranger_allowance:
         return _gone(policy, replace(memory, remains=""))
     if survey.leftovers:
-        remains = "left behind: " + ", ".join(str(process) for process in survey.leftovers)
+        remains = "left behind: " + ", ".join(process.named for process in survey.leftovers)
     else:
         remains = f"{survey.ownerless_mib} MiB of VRAM not yet back"
     memory = replace(memory, remains=remains, look_at=event.at + SETTLE_EVERY)
@@ -897,12 +900,12 @@ def _surveyed_serving(policy: Policy, memory: Memory, event: Surveyed) -> tuple[
             policy, memory, at, Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
         )
     held = sum(stranger.mib or 0 for stranger in survey.strangers)
-    names = ", ".join(str(stranger) for stranger in survey.strangers)
+    names = ", ".join(stranger.named for stranger in survey.strangers)
     stranger = f"{held} MiB of VRAM are held by {names}" if held > policy.stranger_allowance else ""
     orphan = ""
     if survey.leftovers:
         orphan = "left over from an earlier run: " + ", ".join(
-            str(process) for process in survey.leftovers
+            process.named for process in survey.leftovers
         )
     elif survey.ownerless_mib > policy.stranger_allowance:
         orphan = f"{survey.ownerless_mib} MiB of VRAM are held by no process that can be seen"
@@ -913,7 +916,10 @@ def _surveyed_serving(policy: Policy, memory: Memory, event: Surveyed) -> tuple[
 
 
 def _progressed(policy: Policy, memory: Memory, event: Progressed) -> tuple[Memory, Actions]:
-    """Push the stall deadline out. Once the model is listed, our own probes make log lines and CPU time."""
+    """Push the stall deadline out.
+
+    Once the model is listed, our own probes make log lines and CPU time: only real work counts.
+    """
     if memory.identified and event.sign in {Sign.LOG, Sign.CPU, Sign.IO}:
         return memory, ()
     memory = replace(memory, progressed_at=event.at, boot=event.boot or memory.boot)
@@ -1036,7 +1042,10 @@ def _clock_jumped(memory: Memory, at: float) -> tuple[Memory, Actions]:
 
 
 def _ailing(memory: Memory, reason: Reason, at: float, sentence: str) -> Memory:
-    """Note that `reason` holds (in these words) or, without words, that it does not; serving ⇄ ailing follows."""
+    """Note that `reason` holds, in these words, or without words that it does not hold.
+
+    Serving and ailing follow from whether any reason is left.
+    """
     held = next((ail for ail in memory.ails if ail.reason is reason), None)
     others = tuple(ail for ail in memory.ails if ail.reason is not reason)
     if sentence:
@@ -1062,9 +1071,11 @@ def _due(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
         case Phase.SERVING | Phase.AILING:
             return _due_watching(policy, memory, at)
         case Phase.STOPPING:
-            return _due_stopping(policy, memory, at)
+            return _due_stopping(memory, at)
         case Phase.KILLING if at >= memory.since + policy.kill:
-            sentence = "the engine cannot be killed: it is in uninterruptible sleep, most likely inside the driver"
+            sentence = (
+                "the engine cannot be killed: it sleeps uninterruptibly, most likely in the driver"
+            )
             fault = Fault(Cause.UNKILLABLE, sentence, "reboot the machine")
             return _gone(policy, replace(memory, fault=fault))
         case Phase.SETTLING:
@@ -1156,7 +1167,7 @@ def _overdue(policy: Policy, memory: Memory, at: float) -> Fault | None:
     return None
 
 
-def _due_stopping(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+def _due_stopping(memory: Memory, at: float) -> tuple[Memory, Actions]:
     if at >= memory.since + memory.grace:
         return replace(memory, phase=Phase.KILLING, since=at), (Kill(),)
     if memory.terms == 1 and at >= memory.since + memory.grace / 2:

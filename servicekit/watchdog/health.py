@@ -1,0 +1,88 @@
+"""Silent badness: what the engine's own figures say of a service that answers. Pure.
+
+Each function turns figures into `Observed` events; which of them end in a restart is the profile's say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from servicekit.profile import Reason
+from servicekit.watchdog.state import Observed
+
+if TYPE_CHECKING:
+    from servicekit.engines.base import Counters
+
+DRAFTED_LEAST: Final = 200
+"""Draft tokens over which an acceptance of zero is no accident."""
+GENERATED_LEAST: Final = 32
+"""Generated tokens over which a decode rate means something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Figures gathered since something was last concluded from them."""
+
+    first: Counters | None = None
+    generated: float = 0.0
+    """Tokens generated in the readings between which tokens were generated without a break."""
+    seconds: float = 0.0
+    last: Counters | None = None
+    last_at: float = 0.0
+
+
+def look(
+    window: Window, counters: Counters, at: float, *, floor: float
+) -> tuple[Window, list[Observed]]:
+    """Take one reading at `at`; `floor` is the profile's decode floor in tokens/s, 0 for none."""
+    last = window.last
+    if last is None:
+        return Window(first=counters, last=counters, last_at=at), []
+    seen: list[Observed] = []
+    window, slow = _rate(window, counters, at, floor)
+    seen += slow
+    drafted, accepted = _grown(window.first, counters)
+    if drafted >= DRAFTED_LEAST:
+        sentence = f"{drafted:.0f} draft tokens were proposed and none accepted"
+        seen.append(Observed(at, Reason.ACCEPTANCE_ZERO, present=accepted == 0, sentence=sentence))
+        window = replace(window, first=counters)
+    return replace(window, last=counters, last_at=at), seen
+
+
+def _grown(first: Counters | None, now: Counters) -> tuple[float, float]:
+    if first is None or None in {first.drafted, first.accepted, now.drafted, now.accepted}:
+        return 0.0, 0.0
+    return (now.drafted or 0.0) - (first.drafted or 0.0), (now.accepted or 0.0) - (
+        first.accepted or 0.0
+    )
+
+
+def _rate(window: Window, now: Counters, at: float, floor: float) -> tuple[Window, list[Observed]]:
+    """Compare the decode rate with the floor, over readings between which decoding never paused.
+
+    An engine that tells its decoding seconds is taken at its word; else the rate it reports itself; else
+    tokens over time, which is only ever too low while requests come and go, so it may clear but not accuse.
+    """
+    last = window.last
+    if floor <= 0 or last is None or now.generated is None or last.generated is None:
+        return window, []
+    grown = now.generated - last.generated
+    if grown <= 0:
+        return replace(window, generated=0.0, seconds=0.0), []
+    if now.decode_seconds is not None and last.decode_seconds is not None:
+        seconds = now.decode_seconds - last.decode_seconds
+    elif now.decode_rate:
+        seconds = grown / now.decode_rate
+    else:
+        seconds = at - window.last_at
+    window = replace(window, generated=window.generated + grown, seconds=window.seconds + seconds)
+    if window.generated < GENERATED_LEAST or window.seconds <= 0:
+        return window, []
+    rate = window.generated / window.seconds
+    told = now.decode_seconds is not None or bool(now.decode_rate)
+    fresh = replace(window, generated=0.0, seconds=0.0)
+    if rate < floor and not told:
+        return fresh, []
+    sentence = f"decodes at {rate:.1f} tokens/s, below watch.decode_floor ({floor:g} tokens/s)"
+    return fresh, [Observed(at, Reason.TOO_SLOW, present=rate < floor, sentence=sentence)]

@@ -1,0 +1,304 @@
+"""The gate, asked over HTTP: ownership, identity and one bounded completion.
+
+A listening port, a `/health` of 200 or a list of models is never enough: readiness is an answer.
+Every attempt has one deadline for all of its requests together, since httpx's own timeouts are per
+read, and a server that trickles would hold them open for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+import httpx
+
+from servicekit.engines import engine
+from servicekit.engines.base import FINISH_REASONS, Contexts, ShapeError
+from servicekit.engines.shapes import names_listed, quote
+from servicekit.watchdog.state import Miss
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from servicekit.engines.base import Completion, Counters
+    from servicekit.profile import Profile
+
+BODY_LIMIT: Final = 4 * 1024 * 1024
+"""Bytes of a reply that are read at most; the largest, metrics, have some hundred KiB."""
+COUNTERS_DEADLINE: Final = 5.0
+REPEATED_LEAST: Final = 4
+"""Characters from which an answer of one repeated character is garbage and not a short answer."""
+
+
+class Owner(StrEnum):
+    """Whose process listens on the profile's port."""
+
+    NOBODY = "nobody"
+    OURS = "ours"
+    FOREIGN = "foreign"
+    UNKNOWN = "unknown"
+    """Something listens, and whose it is may not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who listens; `who` names a foreign process."""
+
+    owner: Owner
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """The engine really answers."""
+
+    contexts: Contexts
+    completion: Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """It does not; `identified` tells that the right model was listed before the attempt failed."""
+
+    miss: Miss
+    sentence: str
+    identified: bool = False
+
+
+class _MissedError(Exception):
+    def __init__(self, miss: Miss, sentence: str) -> None:
+        super().__init__(sentence)
+        self.miss = miss
+        self.sentence = sentence
+
+
+async def anyone() -> Ownership:
+    """Take any listener for ours: for a probe from outside, which does not know the run."""
+    return Ownership(Owner.UNKNOWN)
+
+
+async def not_looked_at() -> bool | None:
+    """Leave open whether the engine holds VRAM."""
+    return None
+
+
+class Prober:
+    """Asks one engine on loopback. Use it as an asynchronous context manager."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        api_key: str | None = None,
+        owner: Callable[[], Awaitable[Ownership]] = anyone,
+        holds_vram: Callable[[], Awaitable[bool | None]] = not_looked_at,
+    ) -> None:
+        self._profile = profile
+        self._engine = engine(profile.engine)
+        self._owner = owner
+        self._holds_vram = holds_vram
+        host = f"[{profile.host}]" if ":" in profile.host else profile.host
+        self._client = httpx.AsyncClient(
+            base_url=f"http://{host}:{profile.port}",
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=None,  # noqa: S113 - asyncio.timeout bounds whole attempts instead
+            trust_env=False,  # a proxy of the environment has no business on loopback
+            follow_redirects=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        """Enter; nothing is opened before the first request."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        await self._client.aclose()
+
+    async def gate(self) -> Passed | Missed:
+        """Try the whole gate within the profile's `probe.deadline`."""
+        identified = False
+        stage = "/v1/models"
+        try:
+            async with asyncio.timeout(self._profile.probe.deadline):
+                await self._check_owner()
+                models = await self._identify()
+                identified, stage = True, "the completion"
+                completion = await self._complete()
+                stage = self._engine.pool_path or ""
+                contexts = Contexts(
+                    requested=self._profile.context.requested,
+                    declared=self._engine.declared(models, self._profile),
+                    physical=await self._pool(),
+                )
+                self._check_contexts(contexts)
+                await self._check_vram()
+        except TimeoutError:
+            sentence = f"no answer to {stage} within {self._profile.probe.deadline:g} s"
+            return Missed(Miss.UNANSWERED, sentence, identified)
+        except _MissedError as missed:
+            return Missed(missed.miss, missed.sentence, identified)
+        return Passed(contexts, completion)
+
+    async def identity(self) -> Missed | None:
+        """Only ask whether the right model is listed: alive, not ready. `None` when it is."""
+        try:
+            async with asyncio.timeout(self._profile.probe.deadline):
+                await self._check_owner()
+                await self._identify()
+        except TimeoutError:
+            sentence = f"no answer to /v1/models within {self._profile.probe.deadline:g} s"
+            return Missed(Miss.UNANSWERED, sentence)
+        except _MissedError as missed:
+            return Missed(missed.miss, missed.sentence)
+        return None
+
+    async def counters(self) -> Counters | None:
+        """Read the progress counters; `None` where the engine has none or does not tell them now."""
+        path = self._engine.metrics_path
+        if path is None:
+            return None
+        try:
+            async with asyncio.timeout(COUNTERS_DEADLINE):
+                status, body = await self._get(path)
+            return self._engine.counters(body) if status == HTTPStatus.OK else None
+        except (TimeoutError, _MissedError, ShapeError):
+            return None
+
+    async def _check_owner(self) -> None:
+        found = await self._owner()
+        port = self._profile.port
+        match found.owner:
+            case Owner.NOBODY:
+                raise _MissedError(Miss.REFUSED, f"nothing listens on port {port}")
+            case Owner.FOREIGN:
+                sentence = f"port {port} is answered by {found.who}, which is not of this run"
+                raise _MissedError(Miss.NOT_OURS, sentence)
+            case Owner.OURS | Owner.UNKNOWN:
+                return
+
+    async def _identify(self) -> Any:  # noqa: ANN401 - parsed JSON
+        status, body = await self._get("/v1/models")
+        models = self._parsed(status, body, "/v1/models")
+        try:
+            if self._engine.served(models, self._profile):
+                return models
+            names = ", ".join(f'"{name}"' for name in names_listed(models)) or "nothing"
+        except ShapeError as error:
+            raise _MissedError(Miss.GARBAGE, f"/v1/models: {error}") from None
+        sentence = f'serves {names}, not "{self._profile.served_name}"'
+        raise _MissedError(Miss.WRONG_MODEL, sentence)
+
+    async def _complete(self) -> Completion:
+        request = self._engine.completion_request(self._profile)
+        status, text = await self._send("POST", "/v1/chat/completions", request)
+        body = self._parsed(status, text, "the completion")
+        try:
+            completion = self._engine.completion(body)
+        except ShapeError as error:
+            raise _MissedError(Miss.GARBAGE, f"the completion: {error}") from None
+        if not self._engine.answers_as(completion.model, self._profile):
+            sentence = f'answers as "{completion.model}", not "{self._profile.served_name}"'
+            raise _MissedError(Miss.WRONG_MODEL, sentence)
+        self._check_answer(completion)
+        return completion
+
+    def _check_answer(self, completion: Completion) -> None:
+        """Refuse what is no answer.
+
+        A model that was cut off while it still thought has given one, without any text.
+        """
+        text = completion.text.strip()
+        if completion.completion_tokens < 1:
+            raise _MissedError(Miss.WRONG_ANSWER, "the completion has no tokens")
+        if completion.finish_reason not in FINISH_REASONS:
+            sentence = f'the completion ended by "{completion.finish_reason}"'
+            raise _MissedError(Miss.WRONG_ANSWER, sentence)
+        if len(text) >= REPEATED_LEAST and len(set(text)) == 1:
+            raise _MissedError(Miss.REPEATED, f'the answer repeats one character: "{quote(text)}"')
+        expect = self._profile.probe.expect
+        if expect is not None and text and not re.search(expect, text):
+            sentence = f'the answer "{quote(text)}" does not match probe.expect "{expect}"'
+            raise _MissedError(Miss.WRONG_ANSWER, sentence)
+
+    async def _pool(self) -> int | None:
+        path = self._engine.pool_path
+        if path is None:
+            return None
+        status, body = await self._get(path)
+        try:
+            return self._engine.pool(body, self._profile) if status == HTTPStatus.OK else None
+        except ShapeError:
+            return None
+
+    def _check_contexts(self, contexts: Contexts) -> None:
+        effective, floor = contexts.effective, self._profile.context.floor
+        if effective is not None and effective < floor:
+            sentence = (
+                f"context is {effective} tokens (declared {contexts.declared}, "
+                f"physical {contexts.physical}), below context.minimum ({floor} tokens)"
+            )
+            raise _MissedError(Miss.CONTEXT_TOO_SMALL, sentence)
+
+    async def _check_vram(self) -> None:
+        if await self._holds_vram() is False:
+            least = self._profile.watch.vram_minimum
+            sentence = f"the engine holds less than {least} MiB of VRAM: it runs on the CPU"
+            raise _MissedError(Miss.CPU_FALLBACK, sentence)
+
+    def _parsed(self, status: int, body: str, what: str) -> Any:  # noqa: ANN401 - parsed JSON
+        if status != HTTPStatus.OK:
+            self._refuse(status, body, what)
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise _MissedError(Miss.GARBAGE, f"{what} is not JSON: {quote(body)}") from None
+
+    def _refuse(self, status: int, body: str, what: str) -> NoReturn:
+        said = f"{what} is answered by {status}: {quote(body)}"
+        match status:
+            case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+                sentence = f"{what} is answered by {status}: it wants another API key"
+                raise _MissedError(Miss.UNAUTHORIZED, sentence)
+            case HTTPStatus.SERVICE_UNAVAILABLE | HTTPStatus.TOO_MANY_REQUESTS:
+                raise _MissedError(Miss.UNAVAILABLE, said)
+            case HTTPStatus.NOT_FOUND if "does not exist" in body:
+                raise _MissedError(Miss.WRONG_MODEL, said)
+            case _ if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                raise _MissedError(Miss.ERROR, said)
+            case _:
+                raise _MissedError(Miss.GARBAGE, said)
+
+    async def _get(self, path: str) -> tuple[int, str]:
+        return await self._send("GET", path, None)
+
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, str]:
+        try:
+            async with self._client.stream(method, path, json=body) as reply:
+                read = bytearray()
+                async for piece in reply.aiter_bytes():
+                    read += piece
+                    if len(read) > BODY_LIMIT:
+                        sentence = f"{path} answers more than {BODY_LIMIT} bytes"
+                        raise _MissedError(Miss.GARBAGE, sentence)
+                return reply.status_code, read.decode("utf-8", "replace")
+        except httpx.ConnectError:
+            sentence = f"nothing listens on port {self._profile.port}"
+            raise _MissedError(Miss.REFUSED, sentence) from None
+        except httpx.RemoteProtocolError as error:
+            cut = "disconnected" in str(error) or "closed" in str(error)
+            miss = Miss.ERROR if cut else Miss.GARBAGE
+            raise _MissedError(miss, f"{path}: {quote(str(error))}") from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            sentence = f"{path}: {quote(str(error) or type(error).__name__)}"
+            raise _MissedError(Miss.ERROR, sentence) from None
