@@ -1,6 +1,6 @@
 """Silent badness: what the engine's own figures say of a service that answers. Pure.
 
-Each function turns figures into `Observed` events; which of them end in a restart is the profile's say.
+`look` turns readings into `Observed` events; which of them end in a restart is the profile's say.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from servicekit.profile import Reason
-from servicekit.watchdog.state import Observed
+from servicekit.watchdog.values import Observed
 
 if TYPE_CHECKING:
     from servicekit.engines.base import Counters
@@ -61,8 +61,9 @@ def _grown(first: Counters | None, now: Counters) -> tuple[float, float]:
 def _rate(window: Window, now: Counters, at: float, floor: float) -> tuple[Window, list[Observed]]:
     """Compare the decode rate with the floor, over readings between which decoding never paused.
 
-    An engine that tells its decoding seconds is taken at its word; else the rate it reports itself; else
-    tokens over time, which is only ever too low while requests come and go, so it may clear but not accuse.
+    An engine that tells its decoding seconds is taken at its word; else the rate it reports itself;
+    else tokens over time, which is only ever too low while requests come and go: it may clear, but
+    not accuse.
     """
     last = window.last
     if floor <= 0 or last is None or now.generated is None or last.generated is None:

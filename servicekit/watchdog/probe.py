@@ -20,7 +20,7 @@ import httpx
 from servicekit.engines import engine
 from servicekit.engines.base import FINISH_REASONS, Contexts, ShapeError
 from servicekit.engines.shapes import names_listed, quote
-from servicekit.watchdog.state import Miss
+from servicekit.watchdog.values import Miss
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -164,7 +164,7 @@ class Prober:
         return None
 
     async def counters(self) -> Counters | None:
-        """Read the progress counters; `None` where the engine has none or does not tell them now."""
+        """Read the progress counters; `None` where the engine does not tell them."""
         path = self._engine.metrics_path
         if path is None:
             return None
