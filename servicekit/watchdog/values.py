@@ -171,6 +171,14 @@ class Fault:
     """What would do; `{profile}` stands for the profile's name."""
 
 
+class LaunchFailedError(Exception):
+    """The engine could not be started at all."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.sentence)
+        self.fault = fault
+
+
 # Events: happenings, each with its time.
 
 

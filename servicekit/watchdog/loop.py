@@ -1,0 +1,221 @@
+"""The loop: one queue, one consumer. It owns the run's memory and performs what `step` orders.
+
+Handlers only post; every wait is bounded by `wake_at` or by the manager's watchdog. What an order
+needs of the world is behind `World`, so that the loop can be tested with a world that only records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
+
+from servicekit.watchdog.state import step, view, wake_at
+from servicekit.watchdog.values import (
+    CancelGate,
+    ClockJumped,
+    CountersRead,
+    Exit,
+    ExtendTimeout,
+    Kill,
+    Launch,
+    Launched,
+    LaunchFailed,
+    LaunchFailedError,
+    LookAround,
+    Memory,
+    ReadCounters,
+    ReportReady,
+    Surveyed,
+    Sweep,
+    Terminate,
+    TimePassed,
+    TryGate,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from servicekit.engines.base import Counters
+    from servicekit.errors import ExitCode
+    from servicekit.watchdog.values import (
+        Action,
+        Event,
+        GateMissed,
+        GatePassed,
+        Policy,
+        Process,
+        Started,
+        Survey,
+        View,
+    )
+
+JUMP: Final = 5.0
+"""Seconds that wall-clock and monotonic time may drift apart between two looks; more is a sleep."""
+
+
+class World(Protocol):
+    """All that the loop can do to the world. Nothing here may block for longer than a file write."""
+
+    def launch(self) -> int:
+        """Start the engine and return its pid, or raise `LaunchFailedError`."""
+
+    def terminate(self) -> None:
+        """SIGTERM to the engine."""
+
+    def kill(self) -> None:
+        """SIGKILL to the engine's whole tree."""
+
+    def sweep(self, processes: tuple[Process, ...]) -> None:
+        """SIGKILL leftovers, each checked again."""
+
+    async def survey(self) -> Survey:
+        """Look who holds what this run needs, within a bound of its own."""
+
+    async def try_gate(self) -> GatePassed | GateMissed:
+        """Try the gate within its deadline."""
+
+    async def read_counters(self) -> Counters | None:
+        """Read the engine's metrics within a bound of its own."""
+
+    def report_ready(self) -> None:
+        """Tell the manager that the service is ready."""
+
+    def extend_timeout(self, seconds: float) -> None:
+        """Ask the manager for patience."""
+
+    def keep_alive(self) -> float:
+        """Tell the manager that the loop turns; return the seconds until it wants to hear so again."""
+
+    def changed(self, before: Memory, now: Memory, seen: View) -> None:
+        """Publish and record what is different now."""
+
+
+class Loop:
+    """Runs one engine from launch to a proven end."""
+
+    def __init__(self, policy: Policy, world: World) -> None:
+        self._policy = policy
+        self._world = world
+        self._memory = Memory()
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._gate: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._drift = _drift()
+        self._bug: BaseException | None = None
+
+    @property
+    def memory(self) -> Memory:
+        """What the run remembers now."""
+        return self._memory
+
+    def post(self, event: Event) -> None:
+        """Enqueue an event; the only thing that a handler does."""
+        self._events.put_nowait(event)
+
+    async def run(self, started: Started) -> ExitCode:
+        """Run to the end and return the code to exit with."""
+        self._take(started)
+        try:
+            while self._memory.code is None:
+                self._take(await self._next())
+                if self._bug is not None:
+                    raise self._bug
+                while not self._events.empty():
+                    self._take(self._events.get_nowait())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+        return self._memory.code
+
+    async def _next(self) -> Event:
+        """Wait for an event or the next deadline, awake often enough for the manager's watchdog."""
+        while True:
+            quiet = self._world.keep_alive()
+            now = time.monotonic()
+            drift = _drift()
+            jump, self._drift = drift - self._drift, drift
+            if abs(jump) > JUMP:
+                return ClockJumped(now, jump)
+            due = wake_at(self._policy, self._memory)
+            wait = quiet if due is None else min(quiet, max(0.0, due - now))
+            try:
+                return await asyncio.wait_for(self._events.get(), wait)
+            except TimeoutError:
+                now = time.monotonic()
+                if due is not None and now >= due:
+                    return TimePassed(now)
+
+    def _take(self, event: Event) -> None:
+        before = self._memory
+        self._memory, actions = step(self._policy, before, event)
+        seen = view(self._memory)
+        if seen != view(before) or before.contexts != self._memory.contexts or before.since == 0.0:
+            self._world.changed(before, self._memory, seen)
+        for action in actions:
+            self._perform(action)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case LookAround():
+                self._spawn(self._look(time.monotonic()))
+            case Sweep(processes):
+                self._world.sweep(processes)
+            case Launch():
+                self._launch()
+            case TryGate():
+                self._gate = self._spawn(self._try())
+            case CancelGate():
+                if self._gate is not None:
+                    self._gate.cancel()
+            case ReadCounters():
+                self._spawn(self._read())
+            case Terminate():
+                self._world.terminate()
+            case Kill():
+                self._world.kill()
+            case ReportReady():
+                self._world.report_ready()
+            case ExtendTimeout(seconds):
+                self._world.extend_timeout(seconds)
+            case Exit():
+                pass  # memory.code ends the loop
+            case _:
+                assert_never(action)
+
+    def _launch(self) -> None:
+        try:
+            pid = self._world.launch()
+        except LaunchFailedError as error:
+            self.post(LaunchFailed(time.monotonic(), error.fault))
+        else:
+            self.post(Launched(time.monotonic(), pid))
+
+    async def _look(self, asked_at: float) -> None:
+        survey = await self._world.survey()
+        self.post(Surveyed(time.monotonic(), survey, asked_at))
+
+    async def _try(self) -> None:
+        self.post(await self._world.try_gate())
+
+    async def _read(self) -> None:
+        counters = await self._world.read_counters()
+        self.post(CountersRead(time.monotonic(), counters))
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Let a bug in a task end the run loudly: its answer would be waited for in vain."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._bug = error
+            self.post(TimePassed(time.monotonic()))
+
+
+def _drift() -> float:
+    """Wall-clock minus monotonic time: it jumps when the machine slept or the VM was paused."""
+    return time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
