@@ -55,7 +55,7 @@ JUMP: Final = 5.0
 
 
 class World(Protocol):
-    """All that the loop can do to the world. Nothing here may block for longer than a file write."""
+    """All that the loop can do to the world. Nothing here blocks for longer than a file write."""
 
     def launch(self) -> int:
         """Start the engine and return its pid, or raise `LaunchFailedError`."""
@@ -85,7 +85,7 @@ class World(Protocol):
         """Ask the manager for patience."""
 
     def keep_alive(self) -> float:
-        """Tell the manager that the loop turns; return the seconds until it wants to hear so again."""
+        """Tell the manager that the loop turns; return the seconds until it must hear so again."""
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
         """Publish and record what is different now."""
@@ -124,7 +124,7 @@ class Loop:
                 while not self._events.empty():
                     self._take(self._events.get_nowait())
         finally:
-            for task in self._tasks:
+            for task in (*self._tasks, *([self._gate] if self._gate else [])):
                 task.cancel()
         return self._memory.code
 
@@ -155,7 +155,7 @@ class Loop:
         for action in actions:
             self._perform(action)
 
-    def _perform(self, action: Action) -> None:
+    def _perform(self, action: Action) -> None:  # noqa: C901, PLR0912 - one row per order
         match action:
             case LookAround():
                 self._spawn(self._look(time.monotonic()))
@@ -164,7 +164,7 @@ class Loop:
             case Launch():
                 self._launch()
             case TryGate():
-                self._gate = self._spawn(self._try())
+                self._gate = self._spawned(self._try())
             case CancelGate():
                 if self._gate is not None:
                     self._gate.cancel()
@@ -202,9 +202,11 @@ class Loop:
         counters = await self._world.read_counters()
         self.post(CountersRead(time.monotonic(), counters))
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        self._tasks.add(self._spawned(work))
+
+    def _spawned(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
