@@ -1,1 +1,1 @@
-"""The systemd units that are the same for every profile, as package data of ``servicekit.units``."""
+"""Units that are the same for every profile, as package data of ``servicekit.units``."""

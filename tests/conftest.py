@@ -1,0 +1,45 @@
+"""What every test may use: the machines, and the rule that nothing real is skipped in CI."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytest_plugins = ["machines.dstate", "machines.supervisor", "machines.systemd"]
+
+REAL = ("llama", "sshd", "supervisord", "systemd")
+"""Markers of tests that prove the product with real parts."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU where there is none."""
+    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
+        pytest.skip("needs an NVIDIA GPU")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip of a real test into a failure in CI: a proof that was skipped proves nothing."""
+    report = yield
+    proves = [marker for marker in REAL if item.get_closest_marker(marker)]
+    if report.skipped and proves and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where {', '.join(proves)} must run: {report.longrepr}"
+    return report
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Give a TCP port of loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
