@@ -1,4 +1,4 @@
-"""Stories of one run each: what happens, and what the watchdog makes of it. They are the specification."""
+"""Stories of one run each: what happens, and what the watchdog makes of it: the specification."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Run:
         self._feed(started or Started(0, hold_until=0, faults_left=5, budget="5 faults in 60 min"))
 
     def replay(self, *events: Event) -> list[str]:
-        """Feed `events`, passing the time between them; return what was published and ordered since."""
+        """Feed `events`, passing the time between them; return what was published and ordered."""
         self.said = []
         for event in events:
             self.pass_time(event.at)
@@ -172,7 +172,7 @@ def test_a_look_from_before_the_end_proves_nothing() -> None:
 
 
 def test_a_late_probe_alone_is_busy_not_hung() -> None:
-    """While counters move, missed deadlines degrade the service after a minute but never stop it."""
+    """While counters move, missed deadlines degrade the service after a minute, no more."""
     run = ready()
     said: list[str] = []
     for second in range(41, 141, 11):
@@ -228,7 +228,7 @@ def test_a_hold_off_is_waited_for() -> None:
 def test_what_stays_in_the_way_is_named_and_waited_for_within_a_bound(
     survey: Survey, cause: Cause, code: int
 ) -> None:
-    """A launch that something prevents ends with 69 and the culprit's name, after a bounded wait."""
+    """A launch that something prevents ends with 69 and names it, after a bounded wait."""
     run = Run()
     run.replay(Surveyed(1, survey, 0))
     run.replay(*(Surveyed(at, survey, at - 0.1) for at in range(2, 60)))
