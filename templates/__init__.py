@@ -1,1 +1,1 @@
-"""The Jinja templates of every generated file, found as package data of ``servicekit.templates``."""
+"""The Jinja templates of every generated file, as package data of ``servicekit.templates``."""
