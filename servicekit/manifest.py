@@ -1,0 +1,127 @@
+"""What an install leaves behind as its memory: every file it wrote, with its hash. Pure.
+
+One manifest per installed profile. With it a second install can tell a file of ours from one that
+was changed by hand, and an uninstall removes exactly what was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+FORMAT: Final = 1
+"""Version of the manifest's own layout; a newer one is refused, not guessed at."""
+
+
+def sha256(content: bytes) -> str:
+    """Hash of a file's content, as the manifest holds it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One file that servicekit wrote: enough to tell it from one that was changed since."""
+
+    path: PurePosixPath
+    """Absolute, as the running system sees it (without any `--root`)."""
+    sha256: str
+    mode: int
+    """Permission bits; with `S_IFLNK` for a symbolic link, whose content is its target."""
+    owner: str | None
+    """Account that owns it; `None` for whoever installed it."""
+
+    def is_(self, content: bytes, mode: int) -> bool:
+        """Whether a file with this content and mode is what was written."""
+        return self.mode == mode and self.sha256 == sha256(content)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What one install wrote, and the facts that later installs need of it."""
+
+    profile: str
+    servicekit: str
+    """Version that wrote it."""
+    manager: str
+    user: str | None
+    """Account the service runs as; `None` where that is whoever runs the manager."""
+    port: int
+    gpus: tuple[str, ...]
+    enabled: bool
+    """Whether it starts at boot."""
+    files: tuple[Written, ...]
+    directories: tuple[PurePosixPath, ...]
+    """Directories that did not exist before, outermost first."""
+
+    def to_json(self) -> str:
+        """Text of the manifest's file."""
+        data = asdict(self) | {
+            "format": FORMAT,
+            "files": [
+                {
+                    "path": str(written.path),
+                    "sha256": written.sha256,
+                    "mode": f"{written.mode:06o}",
+                    "owner": written.owner,
+                }
+                for written in self.files
+            ],
+            "directories": [str(directory) for directory in self.directories],
+        }
+        return json.dumps(data, indent=2) + "\n"
+
+
+def from_json(text: str, *, where: str) -> Manifest:
+    """Read the manifest `text` of the file `where`, or raise `UserError` where it is not one."""
+    try:
+        data: dict[str, Any] = json.loads(text)
+        if data["format"] != FORMAT:
+            raise UserError(
+                f'manifest "{where}" has format {data["format"]}, not {FORMAT}',
+                hint="use the servicekit that wrote it",
+            )
+        return Manifest(
+            profile=data["profile"],
+            servicekit=data["servicekit"],
+            manager=data["manager"],
+            user=data["user"],
+            port=data["port"],
+            gpus=tuple(data["gpus"]),
+            enabled=data["enabled"],
+            files=tuple(
+                Written(PurePosixPath(f["path"]), f["sha256"], int(f["mode"], 8), f["owner"])
+                for f in data["files"]
+            ),
+            directories=tuple(map(PurePosixPath, data["directories"])),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f'manifest "{where}" cannot be read: {type(error).__name__}: {error}',
+            hint="remove it and install again with --force",
+        ) from None
+
+
+def is_link(mode: int) -> bool:
+    """Whether `mode` is that of a symbolic link."""
+    return stat.S_ISLNK(mode)
+
+
+def inherited(
+    paths: Iterable[PurePosixPath], others: Iterable[Manifest]
+) -> tuple[PurePosixPath, ...]:
+    """Directories that other installs made and that the files `paths` stand in, too.
+
+    Whoever is uninstalled last removes them: so each manifest names all that its own files need.
+    """
+    above = {parent for path in paths for parent in path.parents}
+    made = {directory for other in others for directory in other.directories}
+    return tuple(sorted(above & made, key=lambda path: len(path.parts)))
