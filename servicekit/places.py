@@ -1,4 +1,4 @@
-"""Where servicekit's files live, for the whole system or for one user. Pure: only names, nothing is touched."""
+"""Where servicekit's files live, for the whole system or for one user. Pure: only names."""
 
 from __future__ import annotations
 
@@ -36,13 +36,17 @@ class Places:
     logs: PurePosixPath
     """Log files under Supervisor."""
     wrappers: PurePosixPath
+    """One script per installed profile."""
     manifests: PurePosixPath
     """One manifest per installed profile: what was written, with hashes."""
     secrets: PurePosixPath
+    """Below it one file per profile and variable, readable by their owner alone."""
     units: PurePosixPath
+    """Where systemd looks for units."""
     supervisor: PurePosixPath
     """Supervisor's include directory."""
     sysusers: PurePosixPath | None
+    """Directory of systemd's account declarations; `None` where accounts are not ours to make."""
     catalog: PurePosixPath | None
     """Directory of journal message catalogs; `None` where a user cannot write one."""
 
@@ -93,17 +97,18 @@ def user_places(home: str, uid: int, environment: Mapping[str, str]) -> Places:
 
     root = PurePosixPath(home)
     config = base("XDG_CONFIG_HOME", root / ".config")
-    state = base("XDG_STATE_HOME", root / ".local/state") / "servicekit"
+    states = base("XDG_STATE_HOME", root / ".local/state")
     return Places(
         scope=Scope.USER,
         config=config / "servicekit/servicekit.toml",
         profiles=config / "servicekit/profiles.d",
-        state=state,
+        state=states / "servicekit",
         runtime=base("XDG_RUNTIME_DIR", PurePosixPath(f"/run/user/{uid}")) / "servicekit",
         cache=base("XDG_CACHE_HOME", root / ".cache") / "servicekit",
-        logs=state / "log",
+        # Not below `state`, where a profile named "log" would have its own directory.
+        logs=states / "servicekit-log",
         wrappers=root / ".local/lib/servicekit/wrappers",
-        manifests=state / "installed",
+        manifests=config / "servicekit/installed",
         secrets=config / "servicekit/secrets",
         units=config / "systemd/user",
         supervisor=config / "servicekit/supervisor.d",
@@ -113,7 +118,7 @@ def user_places(home: str, uid: int, environment: Mapping[str, str]) -> Places:
 
 
 def below(root: str) -> Places:
-    """Places all below one directory: a service set that leaves nothing behind when `root` is removed."""
+    """Places all below one directory: nothing is left behind when `root` is removed."""
     base = PurePosixPath(root)
     return Places(
         scope=Scope.USER,

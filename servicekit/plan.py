@@ -1,20 +1,31 @@
-"""From a valid profile and the host's answers to what wrapper, unit and watchdog have in common. Pure."""
+"""From a valid profile and the host's answers to what wrapper, unit and watchdog share. Pure."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.engines import engine
 from servicekit.errors import ExitCode, ProfileError, UserError
-from servicekit.profile import PLACEHOLDER, Profile, parse, variable_of
-from servicekit.quoting import Reference, Word
+from servicekit.findings import shown
+from servicekit.profile import parse, variable_of
+from servicekit.quoting import Reference
+from servicekit.values import PLACEHOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from servicekit.places import Places
+    from servicekit.profile import Profile
+    from servicekit.quoting import Piece, Word
+
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
+_DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+_CONTEXT_OPTIONS: Final = ("context-length", "max-total-tokens")
+"""Options that bound the context: who lowers one by the environment asks for that much."""
 
 
 class ManagerName(StrEnum):
@@ -36,7 +47,7 @@ class Host:
     model: str
     """What the engine is given as its model: an id, or an absolute path."""
     user: str | None
-    """Account of a system service; `None` for user services and where Supervisor keeps its own."""
+    """Account of a system service; `None` for user services, and where Supervisor keeps its own."""
     rivals: tuple[str, ...] = ()
     """Installed profiles that share a GPU or the port with this one, by name."""
 
@@ -71,71 +82,94 @@ class Plan:
     def argv(self) -> tuple[str, ...]:
         """Return the engine's command line with every tunable at its default."""
         defaults = {tunable.variable: tunable.default for tunable in self.tunables}
-        return tuple("".join(defaults[p.name] if isinstance(p, Reference) else p for p in word) for word in self.words)
+        return tuple(
+            "".join(
+                defaults[piece.name] if isinstance(piece, Reference) else piece for piece in word
+            )
+            for word in self.words
+        )
 
 
 def make_plan(profile: Profile, host: Host) -> Plan:
     """Plan `profile` for `host`."""
     adapter = engine(profile.engine)
     concrete = profile.model_copy(update={"model": host.model})
+    values = _values(concrete, host.places)
     environment: dict[str, Word] = {
         **{name: (value,) for name, value in _cache_environment(host.places).items()},
         **{name: (value,) for name, value in adapter.environment(profile)},
+        # CUDA numbers the fastest GPU 0 unless told to number them as the driver does.
+        "CUDA_DEVICE_ORDER": ("PCI_BUS_ID",),
+        "CUDA_VISIBLE_DEVICES": (",".join(profile.gpus),),
     }
     if profile.service.network == "loopback":
         environment["HF_HUB_OFFLINE"] = ("1",)
-    environment["CUDA_VISIBLE_DEVICES"] = (",".join(profile.gpus),)
     for name, value in profile.environment.items():
-        environment[name] = (
-            (Reference(name),) if name in profile.tunables else tuple(_fill((value,), concrete, host.places))
-        )
+        tunable = name in profile.tunables
+        environment[name] = (Reference(name),) if tunable else _filled((value,), values)
     return Plan(
         profile=profile,
         host=host,
-        tunables=tuple(_tunables(profile, concrete, host.places)),
+        tunables=tuple(_tunables(profile, values)),
         environment=tuple(environment.items()),
         scrub=adapter.scrub,
-        words=((host.executable,), *(tuple(_fill(word, concrete, host.places)) for word in adapter.words(concrete))),
+        words=((host.executable,), *(_filled(word, values) for word in adapter.words(concrete))),
         watchdog=(*host.servicekit, "watch", profile.name),
     )
 
 
 def apply_tunables(profile: Profile, environment: Mapping[str, str]) -> Profile:
-    """Return `profile` as the environment's tunables make it, or raise `UserError` naming the variable.
+    """Return `profile` as the environment's tunables make it, or raise `UserError` naming them.
 
     The wrapper reads the same variables, so that watchdog and engine agree.
     """
     data = profile.model_dump(mode="json", exclude={"name"}, exclude_unset=True)
-    for tunable in profile.tunables:
-        variable = variable_of(tunable)
-        text = environment.get(variable)
-        if not text:  # the wrapper's ${NAME:=default} treats empty as unset, too
-            continue
-        if tunable == "port":
-            data["port"] = _typed(text, 0, variable)
-        elif tunable in profile.environment:
+    given = {
+        variable_of(tunable): tunable
+        for tunable in profile.tunables
+        if environment.get(variable_of(tunable))  # to the wrapper, empty is as good as unset
+    }
+    for variable, tunable in given.items():
+        text = environment[variable]
+        if tunable in profile.environment:
             data["environment"][tunable] = text
+        elif tunable == "port":
+            data["port"] = _typed(text, profile.port, variable)
         else:
             data["options"][tunable] = _typed(text, profile.options[tunable], variable)
+            if tunable in _CONTEXT_OPTIONS:
+                _bound(data["context"], data["options"][tunable])
     try:
-        return parse(data, name=profile.name, where=f'profile "{profile.name}" with the environment\'s tunables')
+        return parse(data, name=profile.name, where=f"environment ({', '.join(given)})")
     except ProfileError as error:
         raise UserError(str(error), code=ExitCode.CONFIG) from None
 
 
 def _typed(text: str, like: object, variable: str) -> object:
-    kind = type(like)
-    if kind not in {int, float}:
+    """Read `text` as a value of the kind of `like`, as strictly as any engine's parser does."""
+    if isinstance(like, int) and _WHOLE.fullmatch(text):
+        return int(text)
+    if isinstance(like, float) and _DECIMAL.fullmatch(text):
+        return float(text)
+    if isinstance(like, str) and not text.startswith("-"):
         return text
-    try:
-        return kind(text)
-    except ValueError:
-        message = f'environment: {variable} must be {"a whole number" if kind is int else "a number"}, not "{text}"'
-        raise UserError(message, code=ExitCode.CONFIG) from None
+    kinds = {int: "a whole number", float: "a decimal number", str: 'text that begins without "-"'}
+    raise UserError(
+        f'environment: {variable} must be {kinds[type(like)]}, not "{shown(text)}"',
+        code=ExitCode.CONFIG,
+    )
+
+
+def _bound(context: dict[str, Any], limit: object) -> None:
+    """Ask for no more context than a tunable leaves."""
+    if isinstance(limit, int):
+        for key in ("requested", "minimum"):
+            if context.get(key) is not None:
+                context[key] = min(context[key], limit)
 
 
 def _cache_environment(places: Places) -> dict[str, str]:
-    """Where engines and their compilers may keep what they compile, so that a restart finds it again."""
+    """Where engines and their compilers keep what they compile, for a restart to find it again."""
     cache = places.cache
     return {
         "XDG_CACHE_HOME": str(cache),
@@ -148,36 +182,37 @@ def _cache_environment(places: Places) -> dict[str, str]:
     }
 
 
-def _tunables(profile: Profile, concrete: Profile, places: Places) -> Iterable[Tunable]:
+def _tunables(profile: Profile, values: Mapping[str, Piece]) -> Iterator[Tunable]:
     for key in profile.tunables:
-        if key == "port":
-            default = str(profile.port)
-        elif key in profile.environment:
-            default = "".join(str(piece) for piece in _fill((profile.environment[key],), concrete, places))
+        if key in profile.environment:
+            default = profile.environment[key]
         else:
-            default = str(profile.options[key])
-        yield Tunable(variable_of(key), key, default)
+            default = str(profile.port if key == "port" else profile.options[key])
+        # No reference is left in it: a tunable that refers to a tunable port is no valid profile.
+        yield Tunable(variable_of(key), key, "".join(map(str, _filled((default,), values))))
 
 
-def _fill(word: Word, profile: Profile, places: Places) -> Iterable[str | Reference]:
-    """Replace placeholders in the literal pieces of `word`; a tunable port stays a reference."""
-    values: dict[str, str | Reference] = {
-        "port": Reference(variable_of("port")) if "port" in profile.tunables else str(profile.port),
+def _values(profile: Profile, places: Places) -> dict[str, Piece]:
+    """What the placeholders stand for; a tunable port stays a reference."""
+    tunable = "port" in profile.tunables
+    return {
+        "port": Reference(variable_of("port")) if tunable else str(profile.port),
         "host": profile.host,
         "model": profile.model,
         "served_name": profile.served_name,
         "cache": str(places.cache),
         "state": str(places.state),
     }
+
+
+def _filled(word: Word, values: Mapping[str, Piece]) -> Word:
+    """Replace placeholders in the literal pieces of `word`."""
+    filled: list[Piece] = []
     for piece in word:
         if isinstance(piece, Reference):
-            yield piece
+            filled.append(piece)
             continue
-        end = 0
-        for match in PLACEHOLDER.finditer(piece):
-            if match.start() > end:
-                yield piece[end : match.start()]
-            yield values[match[1]]
-            end = match.end()
-        if end < len(piece) or not piece:
-            yield piece[end:]
+        # A pattern with one group splits into text and the names of placeholders in turn.
+        parts = PLACEHOLDER.split(piece)
+        filled += [values[part] if index % 2 else part for index, part in enumerate(parts)]
+    return tuple(piece for piece in filled if piece != "") or ("",)
