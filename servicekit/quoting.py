@@ -118,6 +118,11 @@ def supervisor_value(text: str) -> str:
     return text.replace("%", "%%")
 
 
+def supervisor_logfile(path: str) -> str:
+    """The path of `stdout_logfile=` or `stderr_logfile=`, which Supervisor expands twice."""
+    return supervisor_value(path).replace("%", "%%")
+
+
 def _sh_literal(text: str) -> str:
     _refuse(_NOWHERE, text, "a shell script")
     return shlex.quote(text)
