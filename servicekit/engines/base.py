@@ -39,21 +39,27 @@ class Contexts:
 class Counters:
     """Progress of an engine as its metrics tell it.
 
-    `progress` are figures that change if and only if work is being done (tokens, KV use); two
-    equal tuples mean that nothing moved. `tokens` is prompt plus generated tokens, `finished`
-    counts finished requests. Gauges of running requests are left out: a wedged engine reports 0.
+    `progress` are figures that change if and only if work is being done (tokens, steps, KV use);
+    two equal tuples mean that nothing moved. Gauges of running requests are left out: a wedged
+    engine reports 0.
     """
 
     progress: tuple[float, ...]
     tokens: float | None = None
+    """Prompt and generated tokens so far."""
     generated: float | None = None
+    """Tokens that `decode_seconds` were spent on so far."""
     finished: float | None = None
+    """Grows when a request has been answered, and only then; a count where the engine counts."""
     drafted: float | None = None
-    """Tokens proposed by the drafter so far, where the engine counts them."""
+    """Tokens proposed by the drafter so far (at least that many), where the engine counts them."""
     accepted: float | None = None
     """Of those, accepted by the target."""
     decode_seconds: float | None = None
-    """Seconds spent decoding so far, where the engine counts them."""
+    """Seconds that requests spent decoding so far, added up over requests, where it counts them.
+
+    The growth of `generated` over the growth of this is the speed of one request.
+    """
     decode_rate: float | None = None
     """Tokens/s as the engine itself reports it, where it does."""
 

@@ -24,10 +24,18 @@ HUB_MODEL: Final = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?\Z")
 
 _PROMPT: Final = "llamacpp:prompt_tokens_total"
 _GENERATED: Final = "llamacpp:tokens_predicted_total"
+"""Counted when a request has come to its end."""
 _DECODE: Final = "llamacpp:tokens_predicted_seconds_total"
 _DRAFTED: Final = "llamacpp:spec_decode_num_draft_tokens_total"
 _ACCEPTED: Final = "llamacpp:spec_decode_num_accepted_tokens_total"
-_PROGRESS: Final = (_PROMPT, _GENERATED, "llamacpp:n_decode_total")
+_PROGRESS: Final = (
+    _PROMPT,
+    _GENERATED,
+    # The only one that moves within a request: once for each batch of a long prompt (--batch-size
+    # tokens: a minute on a slow CPU) and for each step of decoding, speculative or not.
+    "llamacpp:n_decode_total",
+)
+_SERIES: Final = (*_PROGRESS, _DECODE, _DRAFTED, _ACCEPTED)
 
 
 class LlamaCpp(Compatible):
@@ -75,11 +83,12 @@ class LlamaCpp(Compatible):
 
     @override
     def counters(self, body: str) -> Counters:
-        sums = prometheus.totals(body, (*_PROGRESS, _DECODE, _DRAFTED, _ACCEPTED), of="llama.cpp")
+        sums = prometheus.totals(prometheus.read_samples(body, _SERIES), of="llama.cpp")
         return Counters(
             progress=tuple(sums.get(name, 0.0) for name in _PROGRESS),
             tokens=sums.get(_PROMPT, 0.0) + sums.get(_GENERATED, 0.0),
             generated=sums.get(_GENERATED, 0.0),
+            finished=sums.get(_GENERATED, 0.0),
             drafted=sums.get(_DRAFTED),
             accepted=sums.get(_ACCEPTED),
             decode_seconds=sums.get(_DECODE),

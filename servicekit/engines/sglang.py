@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from typing_extensions import override
@@ -18,18 +19,27 @@ if TYPE_CHECKING:
     from servicekit.profile import Profile
     from servicekit.quoting import Word
 
+_POOL: Final = "sglang:max_total_num_tokens"
+_REALTIME: Final = "sglang:realtime_tokens_total"
+"""Counted by the scheduler after every prefill chunk and every decode step, and by nothing else.
+
+Its gauges are no progress: they are renewed at every 40th decode step, and again while it is idle.
+"""
 _PROMPT: Final = "sglang:prompt_tokens_total"
 _GENERATED: Final = "sglang:generation_tokens_total"
+"""These two and the requests are counted only when a request finishes."""
 _FINISHED: Final = "sglang:num_requests_total"
-_RATE: Final = "sglang:gen_throughput"
-_PROGRESS: Final = (
-    _PROMPT,
-    _GENERATED,
-    "sglang:cached_tokens_total",
-    "sglang:kv_used_tokens",
-    "sglang:num_used_tokens",
-    "sglang:token_usage",
-)
+_ABORTED: Final = "sglang:num_aborted_requests_total"
+_VERIFIED: Final = "sglang:spec_verify_calls_total"
+_INTERVALS: Final = "sglang:inter_token_latency_seconds_count"
+_DECODE: Final = "sglang:inter_token_latency_seconds_sum"
+"""Seconds and tokens between the outputs of a request, so without its first token.
+
+`sglang:gen_throughput` is no rate to judge by: it divides by the time since the last report, idle
+time included, so that a probe now and then makes a fast server look slow.
+"""
+_PROGRESS: Final = (_REALTIME, _PROMPT, _GENERATED)
+_SERIES: Final = (*_PROGRESS, _POOL, _FINISHED, _ABORTED, _VERIFIED, _INTERVALS, _DECODE)
 
 
 class SgLang(Compatible):
@@ -37,7 +47,8 @@ class SgLang(Compatible):
 
     name: ClassVar = EngineName.SGLANG
     default_executable: ClassVar = "sglang"
-    pool_path: ClassVar = "/server_info"
+    pool_path: ClassVar = "/metrics"
+    """`/server_info` tells it as well, but beside every argument of the server, its API key too."""
     metrics_path: ClassVar = "/metrics"
 
     reserved_input: ClassVar = 6
@@ -60,16 +71,27 @@ class SgLang(Compatible):
 
     @override
     def pool(self, body: str, profile: Profile) -> int | None:
-        # The body holds every argument of the server, its API key too: nothing else is kept.
-        return shapes.figure(shapes.parse_object(body).get("max_total_num_tokens"))
+        """See `Engine.pool`. The gauge is set once the pool stands; that of the smallest rank."""
+        values = (sample.value for sample in prometheus.read_samples(body, (_POOL,)))
+        pools = [int(value) for value in values if math.isfinite(value)]
+        return shapes.figure(min(pools)) if pools else None
 
     @override
     def counters(self, body: str) -> Counters:
-        sums = prometheus.totals(body, (*_PROGRESS, _FINISHED, _RATE), of="SGLang")
+        """See `Engine.counters`.
+
+        A verification proposes at least one token; what a request has beyond its first token and
+        one for each verification was accepted from the drafter.
+        """
+        sums = prometheus.totals(prometheus.read_samples(body, _SERIES), of="SGLang")
+        prompt, generated = sums.get(_PROMPT, 0.0), sums.get(_GENERATED, 0.0)
+        finished, verified = sums.get(_FINISHED, 0.0), sums.get(_VERIFIED)
         return Counters(
             progress=tuple(sums.get(name, 0.0) for name in _PROGRESS),
-            tokens=sums.get(_PROMPT, 0.0) + sums.get(_GENERATED, 0.0),
-            generated=sums.get(_GENERATED, 0.0),
-            finished=sums.get(_FINISHED),
-            decode_rate=sums.get(_RATE),
+            tokens=sums.get(_REALTIME, prompt + generated),
+            generated=sums.get(_INTERVALS),
+            finished=finished - sums.get(_ABORTED, 0.0),
+            drafted=verified,
+            accepted=None if verified is None else max(0.0, generated - finished - verified),
+            decode_seconds=sums.get(_DECODE),
         )

@@ -26,15 +26,18 @@ _GENERATED: Final = "vllm:generation_tokens_total"
 _FINISHED: Final = "vllm:request_success_total"
 _DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 _ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
-_DECODE: Final = "vllm:request_decode_time_seconds_sum"
+_FIRST: Final = "vllm:time_to_first_token_seconds_count"
+_DECODE: Final = "vllm:inter_token_latency_seconds_sum"
 _PROGRESS: Final = (
     _PROMPT,
     _GENERATED,
-    # A lone long prompt is counted when it is through; until then only its KV blocks grow.
+    # A prompt is counted when it is through. Until then only its KV blocks tell, which are reported
+    # after every step of the engine and never while it stands or has nothing to do.
     "vllm:kv_cache_usage_perc",
-    "vllm:prefix_cache_queries_total",
-    "vllm:num_preemptions_total",
 )
+_SERIES: Final = (*_PROGRESS, _FINISHED, _DRAFTED, _ACCEPTED, _FIRST, _DECODE)
+_BROKEN_OFF: Final = frozenset({"abort", "error"})
+"""Values of `finished_reason` that are no answer; a probe that gives up makes the first of them."""
 
 
 class Vllm(Compatible):
@@ -83,12 +86,16 @@ class Vllm(Compatible):
 
     @override
     def counters(self, body: str) -> Counters:
-        others = (_FINISHED, _DRAFTED, _ACCEPTED, _DECODE)
-        sums = prometheus.totals(body, (*_PROGRESS, *others), of="vLLM")
+        samples = prometheus.read_samples(body, _SERIES)
+        sums = prometheus.totals(
+            (each for each in samples if each.labels.get("finished_reason") not in _BROKEN_OFF),
+            of="vLLM",
+        )
+        prompt, generated = sums.get(_PROMPT, 0.0), sums.get(_GENERATED, 0.0)
         return Counters(
             progress=tuple(sums.get(name, 0.0) for name in _PROGRESS),
-            tokens=sums.get(_PROMPT, 0.0) + sums.get(_GENERATED, 0.0),
-            generated=sums.get(_GENERATED, 0.0),
+            tokens=prompt + generated,
+            generated=generated - sums.get(_FIRST, 0.0),
             finished=sums.get(_FINISHED),
             drafted=sums.get(_DRAFTED),
             accepted=sums.get(_ACCEPTED),
