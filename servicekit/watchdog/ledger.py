@@ -1,0 +1,410 @@
+"""The ledger: the append-only history of a profile's runs, and all that is concluded from it.
+
+One JSON object per line, each on disk before the next thing happens, so that even a run that was
+cut off has told how far it came. A torn last line is what a power cut leaves: it is passed over.
+What is concluded is concluded by pure functions over the records.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.errors import ExitCode, UserError
+from servicekit.watchdog.values import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from servicekit.profile import Restart
+
+SIZE_LIMIT: Final = 1 << 20
+"""Bytes after which the ledger is written anew with its newest half."""
+HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+"""Seconds from a fault to the next launch, after that many faults in a row; then the last."""
+BOOTS_COMPARED: Final = 5
+"""Boots of which the median is what the next one is expected to take."""
+
+
+class Kind(StrEnum):
+    """What happened."""
+
+    STARTED = "started"
+    """A run began. Carries `pid`, `pid1_started`, `manager` …"""
+    LAUNCHED = "launched"
+    """The engine was started. Carries `engine_pid` and the GPUs' `baseline` in MiB."""
+    PHASE = "phase"
+    """The engine's log told a boot phase, in `boot`."""
+    READY = "ready"
+    DEGRADED = "degraded"
+    RECOVERED = "recovered"
+    SIGNAL = "signal"
+    """A signal came from outside, with its sender."""
+    STOPPING = "stopping"
+    """The end began, by `cause`."""
+    FAULT = "fault"
+    """The run failed, by `cause`. For a run that was cut off it is written by the next one."""
+    GONE = "gone"
+    """The run is over, with `code`: nothing of it is left."""
+    FORGIVEN = "forgiven"
+    """An operator started the service: earlier faults no longer count."""
+
+
+_CAUSES: Final = {cause.value: cause for cause in Cause}
+
+UNCOUNTED: Final = frozenset(
+    {
+        Cause.STOP_REQUESTED,
+        Cause.HOST_SHUTDOWN,
+        Cause.SESSION_END,
+        Cause.IDLE_KILL,
+        Cause.POWER_LOSS,
+        Cause.SUSPEND,
+    }
+)
+"""Causes that say nothing against the engine: they cost no hold-off and nothing of the budget."""
+
+CHAIN_ENDS: Final = frozenset({ExitCode.OK, ExitCode.UNAVAILABLE, ExitCode.CONFIG})
+"""Codes after which only an operator starts the service again, which begins a new budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One line of the ledger."""
+
+    at: datetime
+    boot_id: str
+    run: str
+    kind: Kind
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause that it names, as far as this version knows it."""
+        named = self.fields.get("cause")
+        return None if named is None else _CAUSES.get(named, Cause.UNKNOWN)
+
+    @property
+    def sentence(self) -> str:
+        """What it says for a person."""
+        return str(self.fields.get("sentence", ""))
+
+    def line(self) -> str:
+        """Write it as one line, without its end."""
+        head = {
+            "at": self.at.isoformat(timespec="milliseconds"),
+            "boot_id": self.boot_id,
+            "run": self.run,
+            "kind": self.kind,
+        }
+        return json.dumps({**head, **self.fields}, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, line: str) -> Self | None:
+        """Read a line; `None` for a torn one, and for one that this version does not understand."""
+        try:
+            data = json.loads(line)
+            at = datetime.fromisoformat(data.pop("at"))
+            boot_id, run, kind = (str(data.pop(key)) for key in ("boot_id", "run", "kind"))
+            return cls(at if at.tzinfo else at.replace(tzinfo=UTC), boot_id, run, Kind(kind), data)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+
+
+def parse(text: str) -> tuple[Record, ...]:
+    """Read a ledger's text, passing over lines that are torn or not understood."""
+    records = (Record.parse(line) for line in text.split("\n") if line)
+    return tuple(record for record in records if record is not None)
+
+
+def read(path: Path) -> tuple[Record, ...]:
+    """Read a ledger; one that is not there is empty."""
+    try:
+        return parse(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return ()
+
+
+def now() -> datetime:
+    """Read the wall clock: the one place where servicekit does."""
+    return datetime.now(UTC)
+
+
+class Ledger:
+    """A profile's ledger, open for writing by one watchdog at a time."""
+
+    def __init__(self, path: Path, *, boot_id: str, run: str) -> None:
+        """Open `path` and hold its lock; raise `UserError` where another watchdog holds it."""
+        self.path = path
+        self._boot_id = boot_id
+        self._run = run
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(path.parent)
+        self._file, self._torn = _open(path)
+
+    def write(self, kind: Kind, *, run: str = "", **fields: Any) -> Record:  # noqa: ANN401 - JSON
+        """Append what happened and see it on disk; fields that are `None` or "" are left out.
+
+        `run` is another run's id where this one writes an ending for it. Raise `OSError` where the
+        disk does not take it; what was written before stays readable, and what comes after.
+        """
+        kept = {name: value for name, value in fields.items() if value is not None and value != ""}
+        record = Record(now(), self._boot_id, run or self._run, kind, kept)
+        line = record.line().encode(errors="replace") + b"\n"
+        whole = b"\n" + line if self._torn else line
+        self._torn = True
+        if os.write(self._file, whole) < len(whole):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        self._torn = False
+        os.fsync(self._file)
+        if os.fstat(self._file).st_size > SIZE_LIMIT:
+            self._compact()
+        return record
+
+    def _compact(self) -> None:
+        """Write the ledger anew with its newest records."""
+        beside = self.path.with_suffix(".new")
+        with beside.open("w", encoding="utf-8", errors="replace") as file:
+            file.writelines(f"{record.line()}\n" for record in newest(read(self.path)))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self.path)
+        os.close(self._file)
+        self._file, self._torn = _open(self.path)
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        os.close(self._file)
+        os.close(self._lock)
+
+
+def forgive(path: Path, *, boot_id: str) -> None:
+    """Note that an operator starts the service: what failed before no longer counts.
+
+    It may be called beside a watchdog: one short line is appended as a whole. Where there is no
+    ledger there is nothing to forgive.
+    """
+    record = Record(now(), boot_id, "", Kind.FORGIVEN)
+    with suppress(FileNotFoundError):
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            os.write(file, f"\n{record.line()}\n".encode())
+        finally:
+            os.close(file)
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """Open a ledger for appending; tell whether its last line is torn."""
+    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+    with suppress(PermissionError):
+        os.fchmod(file, 0o644)  # `servicekit history` is for everyone, whatever the unit's umask
+    size = os.fstat(file).st_size
+    return file, size > 0 and os.pread(file, 1, size - 1) != b"\n"
+
+
+def _lock(directory: Path) -> int:
+    """Hold the lock of a profile's directory; it ends with the process that holds it."""
+    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise UserError(
+            f'profile "{directory.name}" is being watched already, by pid {holder}',
+            hint=f"stop that one first: `servicekit stop {directory.name}`",
+        ) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+# Conclusions: pure, over records in the order in which they were written.
+
+
+def newest(records: Sequence[Record], limit: int = SIZE_LIMIT // 2) -> tuple[Record, ...]:
+    """Pick the newest records that fit into `limit` bytes, and how each of their runs began."""
+    kept: list[Record] = []
+    runs_seen: set[str] = set()
+    size = 0
+    for record in reversed(records):
+        size += len(record.line()) + 1
+        if size <= limit:
+            kept.append(record)
+            runs_seen.add(record.run)
+        elif record.kind in {Kind.STARTED, Kind.LAUNCHED, Kind.READY} and record.run in runs_seen:
+            kept.append(record)
+    return tuple(reversed(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Holdoff:
+    """What the runs before allow the next one."""
+
+    delay_seconds: float = 0.0
+    """How long the launch is to wait from now."""
+    faults_left: int = 1
+    """Faults that the budget still allows, the coming run's included."""
+    last_cause: Cause | None = None
+    """Why the run before failed, where this one follows it."""
+    last_sentence: str = ""
+    faults: int = 0
+    """Faults in a row."""
+    restarts: int = 0
+    """Runs since an operator last started the service."""
+
+
+def holdoff(records: Iterable[Record], at: datetime, policy: Restart) -> Holdoff:
+    """Conclude how a run that begins at `at` is to hold off.
+
+    Faults in a row count until one run was ready for `policy.healthy` seconds, an operator started
+    the service (`forgiven`), or a run ended in a way that only an operator's start follows. A run
+    has one fault, its first.
+    """
+    faults: list[Record] = []
+    ready: dict[str, datetime] = {}
+    failed: set[str] = set()
+    restarts = 0
+    for record in records:
+        if record.kind is Kind.STARTED:
+            restarts += 1
+        elif record.kind is Kind.READY:
+            ready.setdefault(record.run, record.at)
+        elif record.kind is Kind.FORGIVEN:
+            faults, restarts = [], 0
+        elif record.kind in {Kind.FAULT, Kind.GONE}:
+            since = ready.get(record.run, record.at)
+            if (record.at - since).total_seconds() >= policy.healthy:
+                faults = [fault for fault in faults if fault.run == record.run]
+            if record.kind is Kind.FAULT and record.run not in failed:
+                failed.add(record.run)
+                faults += [] if record.cause in UNCOUNTED else [record]
+            if record.kind is Kind.GONE and record.fields.get("code") in CHAIN_ENDS:
+                faults, restarts = [], 0
+    recent = [fault for fault in faults if (at - fault.at).total_seconds() <= policy.window]
+    left = max(0, policy.budget - len(recent))
+    if not faults:
+        return Holdoff(faults_left=left, restarts=restarts)
+    last = faults[-1]
+    delay = HOLD_OFFS[min(len(faults), len(HOLD_OFFS) - 1)]
+    waited = max(0.0, (at - last.at).total_seconds())  # a clock set back makes no longer wait
+    return Holdoff(max(0.0, delay - waited), left, last.cause, last.sentence, len(faults), restarts)
+
+
+def unfinished(
+    records: Sequence[Record], *, boot_id: str, pid1_started: int, on_wsl: bool
+) -> tuple[str, Fault] | None:
+    """Tell which run before this one has no ending, and how it must have ended; else `None`.
+
+    A virtual machine that was stopped has another boot id; a WSL distribution that was restarted
+    within its virtual machine has the same one, and a first process that started later.
+    """
+    run = next((record.run for record in reversed(records) if record.run), None)
+    of_run = [record for record in records if record.run == run]
+    if run is None or any(record.kind in {Kind.GONE, Kind.FAULT} for record in of_run):
+        return None
+    last = of_run[-1]
+    seen = f"last heard of at {last.at.isoformat(timespec='seconds')}"
+    stop = next((record for record in of_run if record.kind is Kind.STOPPING), None)
+    if stop is not None and stop.cause is not None:
+        return run, Fault(stop.cause, f"cut off while it was stopping, {seen}")
+    began = next((r.fields.get("pid1_started") for r in of_run if r.kind is Kind.STARTED), None)
+    if last.boot_id == boot_id and began in {pid1_started, None}:
+        cause, what = Cause.WATCHDOG_KILLED, "the watchdog was killed"
+    elif on_wsl:
+        cause, what = Cause.IDLE_KILL, "WSL stopped the virtual machine or the distribution"
+    else:
+        cause, what = Cause.POWER_LOSS, "the host went down without stopping it"
+    return run, Fault(cause, f"{what}; {seen}", cause.remedies[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, as its records tell it."""
+
+    run: str
+    began: datetime
+    ended: datetime | None = None
+    """`None` while it lasts, or when it was cut off."""
+    code: int | None = None
+    cause: Cause | None = None
+    sentence: str = ""
+    ready_seconds: float | None = None
+    """From the launch to ready; `None` when it never was."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Seconds in each boot phase that was left again, by its name."""
+
+
+def runs(records: Iterable[Record]) -> tuple[Run, ...]:
+    """Sum each run up, oldest first."""
+    of_run: dict[str, list[Record]] = {}
+    for record in records:
+        if record.run:
+            of_run.setdefault(record.run, []).append(record)
+    return tuple(_summed(run, told) for run, told in of_run.items())
+
+
+def _summed(run: str, told: Sequence[Record]) -> Run:
+    first: dict[Kind, Record] = {}
+    for record in told:
+        first.setdefault(record.kind, record)
+    gone, why = first.get(Kind.GONE), first.get(Kind.FAULT) or first.get(Kind.STOPPING)
+    launched, ready = first.get(Kind.LAUNCHED), first.get(Kind.READY)
+    boot = [record for record in told if record.kind in {Kind.PHASE, Kind.READY}]
+    phases: dict[str, float] = {}
+    for entered, left in pairwise(boot):
+        if entered.kind is Kind.PHASE:
+            name = str(entered.fields.get("boot", ""))
+            phases[name] = phases.get(name, 0.0) + _seconds(entered, left)
+    return Run(
+        run=run,
+        began=told[0].at,
+        ended=gone.at if gone else None,
+        code=gone.fields.get("code") if gone else None,
+        cause=why.cause if why else None,
+        sentence=why.sentence if why else "",
+        ready_seconds=_seconds(launched, ready) if launched and ready else None,
+        phases=phases,
+    )
+
+
+def _seconds(begin: Record, end: Record) -> float:
+    return max(0.0, (end.at - begin.at).total_seconds())
+
+
+def eta(records: Iterable[Record]) -> float | None:
+    """Seconds that a start is expected to take from launch to ready; `None` without a past one."""
+    past = [run.ready_seconds for run in runs(records) if run.ready_seconds is not None]
+    return median(past[-BOOTS_COMPARED:]) if past else None
+
+
+def phase_durations(records: Iterable[Record]) -> dict[str, float]:
+    """Seconds that each boot phase is expected to take, in the order of the last start."""
+    past = [run.phases for run in runs(records) if run.ready_seconds is not None]
+    recent = past[-BOOTS_COMPARED:]
+    return {
+        name: median([phases[name] for phases in recent if name in phases])
+        for name in (recent[-1] if recent else ())
+    }
+
+
+def baselines(records: Iterable[Record], boot_id: str) -> dict[str, int]:
+    """MiB in use on each GPU without a process of ours: the least that was seen since this boot."""
+    least: dict[str, int] = {}
+    for record in records:
+        found = record.fields.get("baseline")
+        if record.boot_id == boot_id and isinstance(found, dict):
+            for gpu, mib in found.items():
+                least[gpu] = min(mib, least.get(gpu, mib))
+    return least
