@@ -1,0 +1,62 @@
+"""The account that a system service runs as: made where it is missing, as the host makes one."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from typing import Final
+
+from servicekit.errors import UserError
+
+HOME: Final = "/var/lib/servicekit"
+LIMIT: Final = 30.0
+"""Seconds for the tools that edit the account database."""
+
+
+def exists(name: str) -> bool:
+    """Whether there is an account called `name`."""
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def create(name: str, sysusers: str) -> None:
+    """Make the account `name`, which no one can log in to.
+
+    With systemd from `sysusers`, the text of its sysusers.d file, so that there is one description
+    of the account; elsewhere with `useradd`.
+    """
+    if shutil.which("systemd-sysusers") and sysusers:
+        _run(["systemd-sysusers", "-"], sysusers)
+    elif shutil.which("useradd"):
+        shell = next(filter(os.path.exists, ("/usr/sbin/nologin", "/sbin/nologin")), "/bin/false")
+        options = ["--system", "--user-group", "--no-create-home"]
+        _run(["useradd", *options, "--home-dir", HOME, "--shell", shell, name])
+    else:
+        raise UserError(
+            f'account "{name}" does not exist, and neither systemd-sysusers nor useradd is here',
+            hint="make the account, or name another one with --user-name",
+        )
+
+
+def remove(name: str) -> None:
+    """Take back an account that was made a moment ago, as far as that can be done."""
+    userdel = shutil.which("userdel")
+    if userdel is not None:
+        subprocess.run([userdel, name], capture_output=True, check=False, timeout=LIMIT)
+
+
+def _run(command: list[str], text: str = "") -> None:
+    try:
+        done = subprocess.run(
+            command, input=text, capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f'"{command[0]}" did not come back within {LIMIT:g} s') from None
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise UserError(f'cannot make an account: "{" ".join(command)}": {reason}')

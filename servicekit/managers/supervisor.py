@@ -1,0 +1,248 @@
+"""Supervisor, through its XML-RPC interface: on its unix socket or on loopback."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ipaddress
+import socket
+import time
+import xmlrpc.client
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from typing_extensions import override
+
+from servicekit.errors import UserError
+from servicekit.managers import SERVER_URL, Seen
+from servicekit.plan import ManagerName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servicekit.managers import LogQuery
+    from servicekit.places import Places
+
+ANSWER_LIMIT: Final = 20.0
+"""Seconds for one answer of supervisord; its single loop also reads every program's output."""
+POLL: Final = 0.05
+
+# Faults, as supervisor.xmlrpc.Faults numbers them.
+BAD_NAME: Final = 10
+NOT_RUNNING: Final = 70
+ALREADY_STARTED: Final = 60
+ALREADY_ADDED: Final = 90
+STILL_RUNNING: Final = 91
+CANT_REREAD: Final = 92
+
+_WAIT: Final = False
+"""Waiting within a call would hold its connection for as long as a stop takes."""
+FINAL: Final = frozenset({0, 69, 78})
+"""Exit codes after which a watchdog is not started again: `exitcodes=` as we write it."""
+
+STATES: Final = {
+    "STOPPED": "inactive",
+    "STARTING": "activating",
+    "RUNNING": "active",
+    "BACKOFF": "activating",
+    "STOPPING": "deactivating",
+    "FATAL": "failed",
+    "UNKNOWN": "failed",
+}
+"""Supervisor's states in systemd's words. Of an exit, its code decides."""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=ANSWER_LIMIT)
+        self._path = path
+
+    @override
+    def connect(self) -> None:
+        stream = socket.socket(socket.AF_UNIX)
+        try:
+            stream.settimeout(ANSWER_LIMIT)
+            stream.connect(self._path)
+        except OSError:
+            stream.close()
+            raise
+        self.sock = stream
+
+
+class _Transport(xmlrpc.client.Transport):
+    def __init__(self, path: str | None, credentials: str) -> None:
+        authorization = base64.b64encode(credentials.encode()).decode()
+        headers = [("Authorization", f"Basic {authorization}")] if credentials else []
+        super().__init__(headers=headers)
+        self._path = path
+
+    @override
+    def make_connection(self, host: tuple[str, dict[str, str]] | str) -> http.client.HTTPConnection:
+        if self._path is not None:
+            return _UnixConnection(self._path)
+        return http.client.HTTPConnection(str(host), timeout=ANSWER_LIMIT)
+
+
+class Supervisor:
+    """The supervisord at `unix://USER:PASSWORD@/PATH` or `http://USER:PASSWORD@127.0.0.1:PORT`."""
+
+    def __init__(self, places: Places, url: str) -> None:
+        self._places = places
+        parts = urlsplit(url)
+        credentials, _, host = parts.netloc.rpartition("@")
+        self._where = parts.path if parts.scheme == "unix" else f"{parts.scheme}://{host}"
+        if parts.scheme == "unix" and parts.path:
+            transport = _Transport(unquote(parts.path), unquote(credentials))
+            server = "http://localhost/RPC2"
+        elif parts.scheme == "http" and _is_loopback(parts.hostname):
+            transport = _Transport(None, unquote(credentials))
+            server = f"http://{host}/RPC2"
+        else:
+            raise UserError(
+                f'{SERVER_URL} must be a socket "unix:///run/supervisor.sock" or a loopback '
+                f'address "http://127.0.0.1:9001", not "{self._where}"'
+            )
+        self._server = xmlrpc.client.ServerProxy(server, transport=transport)
+
+    @property
+    def name(self) -> ManagerName:
+        """Which manager."""
+        return ManagerName.SUPERVISOR
+
+    def reload(self) -> None:
+        """Let it read its configuration again, and forget programs of ours that are no more in it.
+
+        A new program is not added here: adding one starts it.
+        """
+        _, _, removed = self._differences()
+        for unit in removed:
+            if unit.startswith("servicekit-"):
+                self._call("removeProcessGroup", unit, unless=frozenset({STILL_RUNNING, BAD_NAME}))
+
+    def start(self, unit: str) -> None:
+        """Start it as its configuration now is; failures before are forgiven."""
+        self._load(unit)
+        self._call("startProcess", unit, _WAIT, unless=frozenset({ALREADY_STARTED}))
+
+    def stop(self, unit: str, *, limit: float) -> None:
+        """Stop and wait; one that is not running, or not known, is stopped."""
+        deadline = time.monotonic() + limit
+        while self._look(unit).is_up:
+            # Again and again: one that waits to be started anew is "not running" for an instant.
+            self._call("stopProcess", unit, _WAIT, unless=frozenset({NOT_RUNNING, BAD_NAME}))
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f'Supervisor did not stop "{unit}" within {limit:g} s',
+                    hint="its log says what it waits for: `servicekit logs`",
+                )
+            time.sleep(POLL)
+
+    def restart(self, unit: str, *, limit: float) -> None:
+        """Stop, wait, start with the configuration as it is now."""
+        self.stop(unit, limit=limit)
+        self.start(unit)
+
+    def look(self, units: Sequence[str]) -> dict[str, Seen]:
+        """Ask for all programs in one call."""
+        if not units:
+            return {}
+        known = {info["name"]: _seen(info) for info in self._call("getAllProcessInfo")}
+        unknown = Seen("inactive", loaded=False)
+        return {unit: known.get(unit, unknown) for unit in units}
+
+    def log_command(self, unit: str, query: LogQuery) -> tuple[str, ...]:
+        """Return a `tail` of the file that Supervisor writes."""
+        for option, value in (
+            ("--since", query.since),
+            ("--priority", query.priority),
+            ("--run", query.run),
+            ("--cause", query.cause),
+        ):
+            if value:
+                raise UserError(
+                    f"{option} needs systemd's journal, and Supervisor keeps a plain log file",
+                    hint="`servicekit history` knows runs and causes under both",
+                )
+        path = str(self._places.log_file(unit.removeprefix("servicekit-")))
+        lines = "+1" if query.lines is None else str(query.lines)
+        # By name: Supervisor rotates the file.
+        follow = ("--follow=name", "--retry") if query.follow else ()
+        return ("tail", f"--lines={lines}", *follow, path)
+
+    def _load(self, unit: str) -> None:
+        """Make supervisord's idea of the program that of its file."""
+        added, changed, _ = self._differences()
+        if unit in changed:
+            self.stop(unit, limit=ANSWER_LIMIT)
+            self._call("removeProcessGroup", unit)
+        if unit in added or unit in changed:
+            self._call("addProcessGroup", unit, unless=frozenset({ALREADY_ADDED}))
+        elif not self._look(unit).loaded:
+            raise UserError(
+                f'supervisord ({self._where}) does not read "{self._places.supervisor}"',
+                hint=f"have it [include] files = {self._places.supervisor}/*.conf",
+            )
+
+    def _look(self, unit: str) -> Seen:
+        return self.look([unit])[unit]
+
+    def _differences(self) -> tuple[list[str], list[str], list[str]]:
+        ((added, changed, removed),) = self._call("reloadConfig")
+        return added, changed, removed
+
+    def _call(self, method: str, *arguments: object, unless: frozenset[int] = frozenset()) -> Any:  # noqa: ANN401 - XML-RPC
+        try:
+            return getattr(self._server.supervisor, method)(*arguments)
+        except xmlrpc.client.Fault as fault:
+            if fault.faultCode in unless:
+                return None
+            raise self._refusal(method, arguments, fault) from None
+        except xmlrpc.client.ProtocolError as error:
+            if error.errcode == http.HTTPStatus.UNAUTHORIZED:
+                raise UserError(
+                    f"supervisord ({self._where}) wants a user name and a password",
+                    hint=f"put them into {SERVER_URL}=unix://USER:PASSWORD@/PATH",
+                ) from None
+            raise UserError(
+                f"supervisord ({self._where}) answered {error.errcode} {error.errmsg}"
+            ) from None
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            denied = isinstance(error, PermissionError)
+            raise UserError(
+                f"supervisord ({self._where}) cannot be reached: {reason.lower()}",
+                hint="run it as root" if denied else "is it running?",
+            ) from None
+        finally:
+            self._server("close")()
+
+    def _refusal(
+        self, method: str, arguments: Sequence[object], fault: xmlrpc.client.Fault
+    ) -> UserError:
+        what = " ".join([method, *(str(a) for a in arguments if isinstance(a, str))])
+        if fault.faultCode == CANT_REREAD:
+            return UserError(
+                f"supervisord ({self._where}) cannot read its configuration: {fault.faultString}"
+            )
+        return UserError(f"supervisord ({self._where}) refused {what}: {fault.faultString}")
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _seen(info: dict[str, Any]) -> Seen:
+    state, code = info["statename"], info["exitstatus"]
+    if state == "EXITED":
+        active = "activating" if code not in FINAL else "failed" if code else "inactive"
+    else:
+        active = STATES[state]
+    return Seen(
+        active=active,
+        pid=info["pid"] or None,
+        text="" if state == "RUNNING" else info["description"],
+        exit_code=code if state == "EXITED" else None,
+    )
