@@ -84,6 +84,10 @@ def test_a_users_own_systemd_is_asked_for(systemctl: FakeSystemctl) -> None:
     assert systemctl.calls() == ["--user daemon-reload"]
 
 
+START = '"systemctl start --no-block servicekit-x.service"'
+AS_ROOT = "run it as root, or with --user for services of your own"
+LOG_IN = "log in as that user (`machinectl shell USER@`), so that its own systemd runs"
+
 SHOWN = """\
 Id=servicekit-x.service
 LoadState=loaded
@@ -138,21 +142,15 @@ def test_systemd_is_not_asked_about_nothing(systemctl: FakeSystemctl) -> None:
     [
         (
             "Failed to start servicekit-x.service: Unit servicekit-x.service not found.\n",
-            '"systemctl start --no-block servicekit-x.service": Failed to start '
-            "servicekit-x.service: Unit servicekit-x.service not found",
+            f"{START}: Failed to start servicekit-x.service: Unit servicekit-x.service not found",
         ),
         (
-            "Failed to start servicekit-x.service: Interactive authentication required.\n"
-            "See system logs and 'systemctl status servicekit-x.service' for details.\n",
-            '"systemctl start --no-block servicekit-x.service": Failed to start '
-            "servicekit-x.service: Interactive authentication required; "
-            "run it as root, or with --user for services of your own",
+            "Failed to start it: Interactive authentication required.\nSee system logs.\n",
+            f"{START}: Failed to start it: Interactive authentication required; {AS_ROOT}",
         ),
         (
             "Failed to connect to bus: No medium found\n",
-            '"systemctl start --no-block servicekit-x.service": Failed to connect to bus: '
-            "No medium found; log in as that user (`machinectl shell USER@`), so that its own "
-            "systemd runs",
+            f"{START}: Failed to connect to bus: No medium found; {LOG_IN}",
         ),
     ],
 )
@@ -267,7 +265,7 @@ class FakeSupervisord:
             **more,
         }
 
-    def answer(self, method: str, *arguments: Any) -> Any:
+    def answer(self, method: str, *arguments: object) -> object:
         """One call."""
         if method != "getAllProcessInfo":
             self.calls.append(" ".join([method, *(str(argument) for argument in arguments)]))
