@@ -1,0 +1,207 @@
+"""Evidence for how a run ends: who sent a signal, whether the host goes down, what ran out.
+
+Everything here only looks. Each look is cheap, or bounded, and "cannot tell" is an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from servicekit import proc
+from servicekit.child import inherited
+from servicekit.diagnosis.causes import Cause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+WATCHED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals of which we want to know the sender."""
+_SI_USER: Final = 0
+"""`si_code` of a signal that a process sent; negative codes are other ways of sending."""
+STOPPING_LIMIT: Final = 2.0
+"""Seconds that the service manager may take to say whether it is shutting down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A signal that we were sent, and what the kernel knows of its sender."""
+
+    number: int
+    code: int
+    pid: int
+    """The sender; 0 for the kernel itself, and for a process outside our pid namespace."""
+    uid: int
+    command: str = ""
+    """The sender's command line, where it could still be read."""
+
+    @property
+    def from_kernel(self) -> bool:
+        """Whether a terminal was the reason: its interrupt key, or its end."""
+        return self.code > _SI_USER
+
+    @property
+    def named(self) -> str:
+        """Say what came from whom: `SIGTERM from pid 812 (alice, kill 700)`."""
+        name = signal.Signals(self.number).name
+        if self.from_kernel:
+            return f"{name} from the terminal"
+        if self.pid == 0:
+            return f"{name} from outside the container"
+        known = f", {self.command}" if self.command else ""
+        return f"{name} from pid {self.pid} ({proc.account(self.uid)}{known})"
+
+
+def cause_of(received: Received, managers: Collection[int]) -> Cause:
+    """Tell whether a signal asks us to stop; `managers` are pid 1 and our parents, then and now.
+
+    A sender outside our pid namespace is who started the container: as good as a manager.
+    """
+    if received.from_kernel:
+        hangup = received.number == signal.SIGHUP
+        return Cause.SESSION_END if hangup else Cause.STOP_REQUESTED
+    return Cause.STOP_REQUESTED if received.pid in {0, *managers} else Cause.OUTSIDE_KILL
+
+
+class SignalWatch:
+    """Waits for `WATCHED` in a thread of its own, the only place that learns who sent them.
+
+    Make it in the main thread and before any other thread: the signals are blocked from then on,
+    in this thread and in those that it will start. The sender's command line is read at once, since
+    `kill` is gone a moment later. `deliver` is called in the watching thread.
+    """
+
+    def __init__(self, deliver: Callable[[Received], object]) -> None:
+        self._deliver = deliver
+        self._ended = False
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        self._memory = proc.Memory()
+        self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
+        self._thread.start()
+
+    def _wait(self) -> None:
+        while True:
+            info = signal.sigwaitinfo(WATCHED)
+            if self._ended:
+                return
+            command = ""
+            if info.si_code <= _SI_USER and (sender := proc.stat(info.si_pid)):
+                command = self._memory.command(sender)
+            self._deliver(Received(info.si_signo, info.si_code, info.si_pid, info.si_uid, command))
+
+    def close(self) -> None:
+        """Stop watching; signals act as before."""
+        self._ended = True
+        if self._thread.ident is not None:
+            signal.pthread_kill(self._thread.ident, WATCHED[0])
+        self._thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+
+async def going_down(*, user_manager: bool = False) -> Cause | None:
+    """Ask systemd whether the host shuts down, or the user's session ends; `None` for neither."""
+    if not _is_there("/run/systemd/system"):
+        return None
+    state = await _state_of()
+    # Logins are refused during a shutdown, but also for some minutes before a scheduled one.
+    if state == "stopping" or (not state and _is_there("/run/nologin")):
+        return Cause.HOST_SHUTDOWN
+    if user_manager and await _state_of("--user") == "stopping":
+        return Cause.SESSION_END
+    return None
+
+
+def _is_there(path: str) -> bool:
+    return Path(path).exists()
+
+
+async def _state_of(*options: str) -> str:
+    """Return systemd's word for its own state, "" when it does not answer in time."""
+    try:
+        asking = await asyncio.create_subprocess_exec(
+            "systemctl",
+            *options,
+            "is-system-running",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env=inherited(os.environ),
+        )
+    except OSError:
+        return ""
+    try:
+        async with asyncio.timeout(STOPPING_LIMIT):
+            said, _ = await asking.communicate()
+    except TimeoutError:
+        asking.kill()
+        return ""
+    return said.decode(errors="replace").strip()
+
+
+def boot_id() -> str:
+    """Id of this boot of the (virtual) machine."""
+    return _text("/proc/sys/kernel/random/boot_id").replace("-", "")
+
+
+def pid1_started() -> int:
+    """Start time of the first process: a restarted container or WSL distribution has a new one."""
+    first = proc.stat(1)
+    return first.started if first else 0
+
+
+def on_wsl() -> bool:
+    """Tell whether this is a WSL distribution."""
+    release = _text("/proc/sys/kernel/osrelease").lower()
+    return "microsoft" in release or _text("/run/systemd/container") == "wsl"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class OomKills:
+    """How many processes the kernel's OOM killer has killed so far; `None` where it is not told."""
+
+    group: int | None
+    """In our service's control group."""
+    host: int | None
+
+
+def oom_kills(group: Path | None) -> OomKills:
+    """Read the kernel's counters; `group` is our unit's cgroup v2 directory where there is one."""
+    counters = [group / "memory.events"] if group is not None else []
+    counters += [path / "memory.oom_control" for path in _memory_group_v1()]
+    texts = (_text(str(path)) for path in counters)
+    in_group = next((found for text in texts if (found := _counter(text)) is not None), None)
+    return OomKills(in_group, _counter(_text("/proc/vmstat")))
+
+
+def _memory_group_v1() -> Iterator[Path]:
+    for line in _text("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if "memory" in controllers.split(","):
+            yield Path("/sys/fs/cgroup/memory") / path.lstrip("/")
+
+
+def _counter(text: str) -> int | None:
+    match = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def oom_evidence(before: OomKills, after: OomKills) -> str:
+    """Say what the counters prove, in one sentence; "" when they prove nothing."""
+    if before.group is not None and after.group is not None and after.group > before.group:
+        return "the OOM killer killed a process in this service's control group"
+    if before.host is not None and after.host is not None and after.host > before.host:
+        return "the OOM killer killed a process on this host at that time"
+    return ""
