@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-pytest_plugins = ["machines.dstate", "machines.supervisor", "machines.systemd"]
+pytest_plugins = ["machines.dstate", "machines.fake", "machines.supervisor", "machines.systemd"]
 
 REAL = ("llama", "sshd", "supervisord", "systemd")
 """Markers of tests that prove the product with real parts."""
