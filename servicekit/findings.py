@@ -142,6 +142,8 @@ def _kind(value: object) -> str:
 
 def _number(value: float) -> str:
     # Python refuses to write an integer of thousands of digits, and TOML can hold one.
+    if isinstance(value, float):
+        return f"{value:.12g}"
     return str(value) if abs(value) < _HUGE else "a number that large"
 
 
