@@ -7,14 +7,15 @@ llama.cpp b11434.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.profile import EngineName, Profile
+    from servicekit.profile import Profile
     from servicekit.quoting import Word
+    from servicekit.values import EngineName
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +155,23 @@ class LegalValue:
     """What the engine's parser accepts behind one option."""
 
     takes: str
-    """`flag`, `int`, `float`, `str`, `json`, `list`, …"""
+    """`flag` nothing · `int` · `count` an int, or one with the engine's suffixes such as `32k` ·
+    `count-or-auto` · `float` · `number` either, or one of `choices` · `json` · `text` ·
+    `removed` the parser knows the option only to refuse it."""
     choices: tuple[str, ...] = ()
+    """The legal values, where they are listed."""
+    many: str = ""
+    """How many values: `` one · `?` none or one · `+` one or more · `*` any number · `2` two ·
+    `,` one word of values joined by commas."""
+    deprecated: bool = False
+    """Still accepted, with a warning."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
     """Exact option strings of one engine version's real parser."""
 
-    engine: str
+    engine: EngineName
     version: str
-    options: Mapping[str, LegalValue] = field(default_factory=dict)
+    options: Mapping[str, LegalValue]
+    """By the option with its dashes."""

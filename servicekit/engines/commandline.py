@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from servicekit.profile import variable_of
 from servicekit.quoting import Reference
+from servicekit.values import variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from servicekit.engines.base import Completion, Counters
-    from servicekit.profile import EngineName, Profile
+    from servicekit.profile import Profile
     from servicekit.quoting import Word
+    from servicekit.values import EngineName
 
 
 class Compatible(ABC):

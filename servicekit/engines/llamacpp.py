@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from typing_extensions import override
@@ -11,16 +10,13 @@ from servicekit.engines import prometheus, shapes
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
 from servicekit.engines.compatible import Compatible
-from servicekit.profile import EngineName
+from servicekit.values import HUB_ID, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.profile import Profile
     from servicekit.quoting import Word
-
-HUB_MODEL: Final = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?\Z")
-"""`owner/name` or `owner/name:quantization`; anything else is a file."""
 
 _PROMPT: Final = "llamacpp:prompt_tokens_total"
 _GENERATED: Final = "llamacpp:tokens_predicted_total"
@@ -52,7 +48,7 @@ class LlamaCpp(Compatible):
     def command(self, profile: Profile) -> Iterator[Word]:
         context = profile.context
         yield from ((argument,) for argument in profile.arguments)
-        yield from option("hf-repo" if HUB_MODEL.match(profile.model) else "model", profile.model)
+        yield from option("hf-repo" if HUB_ID.match(profile.model) else "model", profile.model)
         yield from option("alias", profile.served_name)
         yield from option("host", profile.host)
         yield from option("port", port(profile))

@@ -11,7 +11,7 @@ from servicekit.engines import shapes
 from servicekit.engines.base import Completion, ShapeError
 from servicekit.engines.commandline import option_words
 from servicekit.engines.compatible import Compatible
-from servicekit.profile import EngineName
+from servicekit.values import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

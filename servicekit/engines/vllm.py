@@ -10,7 +10,7 @@ from servicekit.engines import prometheus, shapes
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
 from servicekit.engines.compatible import Compatible
-from servicekit.profile import EngineName
+from servicekit.values import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
