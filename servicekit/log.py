@@ -1,0 +1,259 @@
+"""Where events and the engine's lines go: to the journal with fields, or to plain lines elsewhere.
+
+Nothing here blocks for long: a reader that stopped reading must not stop the watchdog. What it does
+not take in time is dropped, counted, and told of later.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import sys
+from collections import deque
+from contextlib import suppress
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+IDENTIFIER: Final = "servicekit"
+BACKLOG: Final = 1 << 20
+"""Bytes that may wait for a reader before lines are dropped."""
+SHORTEST_SECRET: Final = 4
+"""Characters from which a secret is looked for in text; a shorter one would blot out anything."""
+REDACTED: Final = "[redacted]"
+_AT_ONCE: Final = select.PIPE_BUF
+"""Bytes that a pipe takes without blocking once it is said to be writable."""
+
+
+class Priority(IntEnum):
+    """Priorities of the journal, as syslog numbers them."""
+
+    CRITICAL = 2
+    ERROR = 3
+    WARNING = 4
+    NOTICE = 5
+    INFO = 6
+    DEBUG = 7
+
+
+class Redactor:
+    """Takes secrets out of text, also as JSON and URLs spell them."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        spelt = {
+            spelling
+            for secret in secrets
+            for spelling in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""))
+            if len(secret) >= SHORTEST_SECRET
+        }
+        longest_first = sorted(spelt, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelt else None
+
+    def __call__(self, text: str) -> str:
+        """Return `text` without any secret in it."""
+        return self._pattern.sub(REDACTED, text) if self._pattern else text
+
+
+_LEVELS: Final[Mapping[str, Priority]] = {
+    "CRITICAL": Priority.CRITICAL,
+    "FATAL": Priority.CRITICAL,
+    "ERROR": Priority.ERROR,
+    "E": Priority.ERROR,
+    "WARNING": Priority.WARNING,
+    "WARN": Priority.WARNING,
+    "W": Priority.WARNING,
+    "INFO": Priority.INFO,
+    "I": Priority.INFO,
+    "DEBUG": Priority.DEBUG,
+    "D": Priority.DEBUG,
+}
+_LEVEL: Final = re.compile(
+    r"""(?:\([^)]*\)\s|\[[^\]]*\]\s)*        # (EngineCore pid=812), [2026-11-30 10:00:00 TP0]
+        (?:[\d.]+\s(?=[DIWE]\s))?            # llama.cpp's clock
+        (?P<level>CRITICAL|FATAL|ERROR|WARNING|WARN|INFO|DEBUG|(?<=\d\s)[DIWE])\b""",
+    re.VERBOSE,
+)
+_BAD: Final = re.compile(
+    r"""(?:\([^)]*\)\s|\[[^\]]*\]\s)*
+        (?:(?:error|fatal|panic)\b[:\s]      # what programs without levels say first
+        |(?:[\w.]+\.)?\w*(?:Error|Exception)(?::|$)
+        |terminate\scalled|Segmentation\sfault|Aborted|Illegal\sinstruction)
+        |.*\b(?:CUDA|ggml_cuda)\b.{0,20}\berror\b""",
+    re.VERBOSE,
+)
+_TRACEBACK: Final = re.compile(
+    r"^(?:\([^)]*\)\s|\[[^\]]*\]\s)*Traceback \(most recent call last\):"
+)
+
+
+class Priorities:
+    """Finds the priority that each line of an engine has by its own words."""
+
+    def __init__(self) -> None:
+        self._in_traceback = False
+
+    def of(self, line: str) -> Priority:
+        """Give the priority of the next line; a traceback is an error to its end."""
+        if _TRACEBACK.match(line):
+            self._in_traceback = True
+            return Priority.ERROR
+        if self._in_traceback:
+            # Its frames are indented; the first line that is not names the exception.
+            self._in_traceback = line.startswith((" ", "\t"))
+            return Priority.ERROR
+        if level := _LEVEL.match(line):
+            return _LEVELS[level["level"]]
+        return Priority.ERROR if _BAD.match(line) else Priority.INFO
+
+
+class Output:
+    """Writes lines to a descriptor whose reader may be slow, without waiting for it.
+
+    It changes no flag of the descriptor, which may be shared with other processes.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLOUT)
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._dropped = 0
+
+    def write(self, line: str) -> None:
+        """Write a line, as soon as the reader takes it."""
+        if self._size > BACKLOG:
+            self._dropped += 1
+        else:
+            self._put(line)
+        self.flush()
+
+    def _put(self, line: str) -> None:
+        data = line.encode(errors="replace") + b"\n"
+        for start in range(0, len(data), _AT_ONCE):
+            self._waiting.append(data[start : start + _AT_ONCE])
+        self._size += len(data)
+
+    def flush(self, limit: float = 0.0) -> bool:
+        """Write what the reader takes within `limit` seconds; tell whether all is written."""
+        while self._waiting or self._dropped:
+            if not self._waiting:
+                count, self._dropped = self._dropped, 0
+                self._put(f"servicekit: {count} lines were dropped, since nobody read them")
+            if not self._poll.poll(limit * 1000):
+                return False
+            piece = self._waiting[0]
+            try:
+                written = os.write(self._descriptor, piece)
+            except OSError:  # the reader is gone: so is the use of all this
+                self._waiting.clear()
+                self._size = self._dropped = 0
+                return True
+            self._size -= written
+            if written == len(piece):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = piece[written:]
+        return True
+
+
+class Events(Protocol):
+    """Takes the watchdog's own events, one line each, and the engine's lines."""
+
+    def event(
+        self, message: str, priority: Priority, *, message_id: str = "", **fields: str
+    ) -> None:
+        """Log an event; `fields` are lower case, such as `state="ready"`."""
+
+    def engine(self, line: str) -> None:
+        """Pass a line of the engine on."""
+
+    def flush(self, limit: float = 0.0) -> bool:
+        """Write what had to wait; tell whether all is written."""
+
+
+class JournalEvents:
+    """Events as journal entries of their own, with fields; the engine's lines with a priority."""
+
+    def __init__(self, fields: Mapping[str, str], *, socket_path: str | None = None) -> None:
+        from logging_journald import JournaldTransport  # type: ignore[import-untyped]
+
+        self._fields = fields
+        self._transport = JournaldTransport(socket_path, connected=False)
+        self._transport.socket.settimeout(0)
+        self._output = Output(sys.stdout.fileno())
+        self._priorities = Priorities()
+
+    def event(
+        self, message: str, priority: Priority, *, message_id: str = "", **fields: str
+    ) -> None:
+        """Send a journal entry; where the journal does not take it, write a line instead."""
+        entry: dict[str, Any] = {"MESSAGE": message, "PRIORITY": int(priority)}
+        entry |= {"SYSLOG_IDENTIFIER": IDENTIFIER, "MESSAGE_ID": message_id or None}
+        for name, value in {**self._fields, **fields}.items():
+            entry[f"SERVICEKIT_{name.upper()}"] = value or None
+        try:
+            self._transport.send(entry.items())
+        except OSError:
+            self._output.write(f"<{priority}>{message}")
+
+    def engine(self, line: str) -> None:
+        """Write a line with the priority that journald reads from its beginning."""
+        self._output.write(f"<{self._priorities.of(line)}>{line}")
+
+    def flush(self, limit: float = 0.0) -> bool:
+        """Write what had to wait; tell whether all is written."""
+        return self._output.flush(limit)
+
+
+class LineEvents:
+    """Events and the engine's lines as plain lines on one descriptor: logfmt, or for a terminal."""
+
+    def __init__(self, fields: Mapping[str, str], descriptor: int) -> None:
+        from structlog.processors import LogfmtRenderer, TimeStamper
+
+        self._fields = fields
+        self._output = Output(descriptor)
+        self._stamp = TimeStamper(fmt="iso", key="time")
+        self._render: Any = LogfmtRenderer(key_order=["time", "level", "event"])
+        if os.isatty(descriptor):
+            from structlog.dev import ConsoleRenderer
+
+            self._render = ConsoleRenderer(timestamp_key="time")
+
+    def event(
+        self, message: str, priority: Priority, *, message_id: str = "", **fields: str
+    ) -> None:
+        """Write one line."""
+        del message_id  # a catalog of explanations is the journal's alone
+        entry: dict[str, Any] = {name: text for name, text in fields.items() if text}
+        entry |= self._fields
+        entry |= {"event": message, "level": priority.name.lower()}
+        self._output.write(self._render(None, "", self._stamp(None, "", entry)))
+
+    def engine(self, line: str) -> None:
+        """Write the line as it came."""
+        self._output.write(line)
+
+    def flush(self, limit: float = 0.0) -> bool:
+        """Write what had to wait; tell whether all is written."""
+        return self._output.flush(limit)
+
+
+def open_events(fields: Mapping[str, str], environment: Mapping[str, str]) -> Events:
+    """Find out where lines go: the journal, when it reads our stderr, else stderr itself."""
+    if _journal_reads(sys.stderr.fileno(), environment.get("JOURNAL_STREAM", "")):
+        with suppress(OSError):
+            return JournalEvents(fields)
+    return LineEvents(fields, sys.stderr.fileno())
+
+
+def _journal_reads(descriptor: int, stream: str) -> bool:
+    """Tell whether `descriptor` still is the stream that systemd connected to the journal."""
+    status = os.fstat(descriptor)
+    return stream == f"{status.st_dev}:{status.st_ino}"

@@ -1,0 +1,201 @@
+"""What the world is told of a run: the service manager by sd_notify, everybody by `state.json`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from servicekit.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SEND_LIMIT: Final = 1.0
+"""Seconds that the manager's socket may take a message in; it takes microseconds."""
+STATUS_LENGTH: Final = 1000
+"""Characters of a status line; a datagram of more than 4096 bytes would be dropped as a whole."""
+
+_TYPOGRAPHY: Final = {
+    ord("\N{EN DASH}"): "-",
+    ord("\N{EM DASH}"): "-",
+    ord("\N{RIGHTWARDS ARROW}"): "->",
+    ord("\N{LEFT DOUBLE QUOTATION MARK}"): '"',
+    ord("\N{RIGHT DOUBLE QUOTATION MARK}"): '"',
+    ord("\N{LEFT SINGLE QUOTATION MARK}"): "'",
+    ord("\N{RIGHT SINGLE QUOTATION MARK}"): "'",
+}
+"""Signs that Unicode does not decompose into ASCII, unlike accents and the ellipsis."""
+
+
+def ascii_line(text: str, length: int = STATUS_LENGTH) -> str:
+    """Spell `text` as one line of printable ASCII, cut to `length` characters.
+
+    The notify protocol takes one line, and a client that meets a character which it cannot encode
+    loses the whole message, READY=1 with it.
+    """
+    line = " ".join(text.split())
+    if not line.isascii():
+        from unicodedata import combining, normalize
+
+        spelt = normalize("NFKD", line.translate(_TYPOGRAPHY))
+        line = "".join(character for character in spelt if not combining(character))
+        line = line.encode("ascii", "replace").decode("ascii")
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= length else f"{line[: length - 3]}..."
+
+
+class NotifyError(UserError):
+    """The service manager asked to be notified and cannot be."""
+
+    def __init__(self, what: str, error: Exception) -> None:
+        super().__init__(
+            f"cannot tell the service manager {what}: {error}",
+            hint="see that NOTIFY_SOCKET is the manager's own",
+            code=ExitCode.TEMPFAIL,
+        )
+
+
+class Notifier:
+    """Speaks to the service manager; without NOTIFY_SOCKET nobody listens, and nothing is sent.
+
+    Only a lost READY=1 is an error: the manager would wait for it and then kill a healthy service.
+    """
+
+    def __init__(self) -> None:
+        """Connect; raise `NotifyError` where a manager is named but cannot be reached."""
+        self._notifier = None
+        self._status = ""
+        self.lost = 0
+        """Messages that the manager did not take in."""
+        if os.environ.get("NOTIFY_SOCKET"):
+            from sdnotify import SystemdNotifier
+
+            try:
+                self._notifier = SystemdNotifier(debug=True)
+            except OSError as error:
+                raise NotifyError("anything", error) from None
+            self._notifier.socket.settimeout(SEND_LIMIT)
+        self.interval = _watchdog_interval(os.environ)
+        """Seconds within which `keep_alive` must be called; `None` when nobody waits for it."""
+
+    def ready(self, status: str) -> None:
+        """Tell that the service is ready; raise `NotifyError` where that is lost."""
+        self._status = ascii_line(status)
+        try:
+            self._send(f"READY=1\nSTATUS={self._status}")
+        except OSError as error:
+            raise NotifyError("that the service is ready", error) from None
+
+    def status(self, status: str) -> None:
+        """Tell what the service is doing, when that is news."""
+        line = ascii_line(status)
+        if line != self._status:
+            self._status = line
+            self._try(f"STATUS={line}")
+
+    def extend(self, seconds: float) -> None:
+        """Ask the manager to wait for at least `seconds` from now before it gives up."""
+        self._try(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
+
+    def keep_alive(self) -> None:
+        """Tell that we are alive."""
+        if self.interval is not None:
+            self._try("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """Tell that the service ends by itself and for good; since systemd 259 that is final.
+
+        Never before an exit that asks for a restart: the manager would take it for a stop.
+        """
+        self._try("STOPPING=1")
+
+    def _try(self, message: str) -> None:
+        try:
+            self._send(message)
+        except OSError:
+            self.lost += 1
+
+    def _send(self, message: str) -> None:
+        if self._notifier is not None:
+            self._notifier.notify(message)
+
+
+def _watchdog_interval(environment: Mapping[str, str]) -> float | None:
+    """Give half of what the manager's watchdog allows, as its manual recommends."""
+    allowed = environment.get("WATCHDOG_USEC", "")
+    meant_for = environment.get("WATCHDOG_PID", str(os.getpid()))
+    if not allowed.isdecimal() or int(allowed) == 0 or meant_for != str(os.getpid()):
+        return None
+    return int(allowed) / 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The published state of a profile, as `state.json` holds it. Times are ISO 8601 in UTC."""
+
+    profile: str
+    state: str
+    """One of the six published words."""
+    phase: str
+    since: str
+    """When `state` was entered."""
+    updated: str
+    run: str
+    pid: int
+    """The watchdog's."""
+    pid_started: int
+    """Its start time in clock ticks since boot: whether it still lives."""
+    engine_pid: int | None = None
+    cause: str | None = None
+    reason: str | None = None
+    """Why it is degraded: the first of `reasons`."""
+    reasons: tuple[str, ...] = ()
+    why: str = ""
+    remedy: str = ""
+    context: Mapping[str, int | None] | None = None
+    """Tokens: requested, declared, physical, effective."""
+    ready_seconds: float | None = None
+    """From the launch to ready, in this run."""
+    restarts: int = 0
+    """Runs since an operator last started it."""
+    code: int | None = None
+    """Exit code, once the run is over."""
+    engine: str = ""
+    model: str = ""
+    served_name: str = ""
+    host: str = ""
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a state file's text; `None` where it is none, unknown keys are passed over."""
+        names = {one.name for one in fields(cls)}
+        try:
+            data: dict[str, Any] = json.loads(text)
+            known = {name: value for name, value in data.items() if name in names}
+            known["reasons"] = tuple(known.get("reasons", ()))
+            return cls(**known)
+        except (ValueError, TypeError, AttributeError):
+            return None
+
+
+def write_state(path: Path, state: State) -> None:
+    """Replace `path` at once: a reader sees the old state or the new one, never a part of it."""
+    beside = path.with_name(f".{path.name}.new")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(asdict(state), file, indent=2)
+        file.write("\n")
+        os.fchmod(file.fileno(), 0o644)  # `servicekit status` is for everyone, whatever our umask
+    beside.replace(path)
+
+
+def read_state(path: Path) -> State | None:
+    """Read a state file; `None` where there is none."""
+    try:
+        return State.parse(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
