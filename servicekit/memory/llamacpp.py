@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.memory.geometry import elements
 from servicekit.memory.outcome import (
     COMFORT,
+    DOUBT,
     Budget,
     Finding,
     Part,
@@ -95,6 +96,7 @@ def resolve(recipe: Recipe, geometry: Geometry) -> Setting:
     slot_cells = ceil_div(size if unified else size // slots, CELL_ALIGNMENT) * CELL_ALIGNMENT
     every = long_names.get("n-gpu-layers", "auto") in {"auto", "all", "-1", -1}
     wanted = _EVERY_LAYER if every else recipe.integer("n-gpu-layers") or 0
+    wanted = wanted if recipe.gpu else 0
     blocks = geometry.layers + geometry.mtp_layers
     speculates = recipe.text("spec-type", "none") != "none" or recipe.drafter is not None
     drafts = recipe.integer("spec-draft-n-max") or DRAFT_TOKENS
@@ -157,6 +159,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
     parts = with_free(_parts(recipe, geometry, setting), total)
     free = parts[-1].bytes
     effective = min(setting.slot_cells, geometry.context)
+    runs = free >= (0 if setting.on_host else -DOUBT)
     where = "host memory" if setting.on_host else "GPU memory"
     fits = (
         f"{counted(setting.slots, 'slot')} of {setting.slot_cells:,} tokens; "
@@ -170,9 +173,9 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         parts=parts,
         kv_tokens=setting.cells,
         slots=setting.slots,
-        concurrency=setting.slots if free >= 0 else 0,
-        effective_context=effective if free >= 0 else 0,
-        usable_input=effective - 1 if free >= 0 else 0,
+        concurrency=setting.slots if runs else 0,
+        effective_context=effective if runs else 0,
+        usable_input=effective - 1 if runs else 0,
         balanced_ratio=None,
         average_length=average_length,
         verdict=verdict,
@@ -211,8 +214,9 @@ def _parts(recipe: Recipe, geometry: Geometry, setting: Setting) -> Iterator[Par
 def _findings(recipe: Recipe, setting: Setting, effective: int, free: int) -> Iterator[Finding]:
     levers = tuple(_levers(setting))
     if free < 0:
-        reason = f"the buffers exceed the memory by {gib(-free)}"
-        yield Finding(Verdict.DOES_NOT_FIT, reason, levers)
+        doubtful = not setting.on_host and free >= -DOUBT
+        reason = f"the buffers {'may ' if doubtful else ''}exceed the memory by {gib(-free)}"
+        yield Finding(Verdict.TIGHT if doubtful else Verdict.DOES_NOT_FIT, reason, levers)
     elif free < COMFORT:
         yield Finding(Verdict.TIGHT, f"only {gib(free)} stay free", levers)
     wanted = recipe.context_requested

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COMFORT: Final = GIB // 4
-"""Bytes that should stay free when everything is running. The estimates are no finer than this."""
+"""Bytes that should stay free when everything is running."""
+DOUBT: Final = GIB // 2
+"""What the estimates may be off by in all. A shortage within it is `tight`, not `does-not-fit`: a
+start that would succeed is not refused for a guess."""
 
 
 class PartName(StrEnum):

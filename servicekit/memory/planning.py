@@ -46,6 +46,8 @@ def budget(
         raise UserError(
             f'the memory of engine "{recipe.engine}" cannot be planned', hint=f"known are {known}"
         ) from None
+    if not recipe.gpu and recipe.engine != "llamacpp":
+        raise UserError(f'the memory of engine "{recipe.engine}" without a GPU cannot be planned')
     return plan(recipe, geometry, gpu_memory_bytes, average_length)
 
 

@@ -42,18 +42,16 @@ class Recipe:
     """Tokens below which the start would be called a fault."""
     parallel: int = 1
     """llama.cpp's slots."""
+    gpu: bool = True
+    """Whether a GPU is used at all; llama.cpp can do without, and is then planned in host memory.
+    """
     drafter: str | None = None
     """Hugging Face id or path of the draft model."""
-
-    def has(self, name: str) -> bool:
-        """Whether the option is given a value, or switched on."""
-        value = self.options.get(name)
-        return value is not None and value is not False
 
     def integer(self, name: str, default: int | None = None) -> int | None:
         """Return the option as a whole number, or `default` where it is not given."""
         value = self.options.get(name)
-        if value is None:
+        if value is None or value is False:
             return default
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -66,7 +64,7 @@ class Recipe:
     def number(self, name: str) -> float | None:
         """Return the option as a number, or `None` where it is not given."""
         value = self.options.get(name)
-        if value is None:
+        if value is None or value is False:
             return None
         try:
             if isinstance(value, int | float | str) and not isinstance(value, bool):

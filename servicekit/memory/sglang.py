@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.memory.outcome import (
     COMFORT,
+    DOUBT,
     Budget,
     Finding,
     Part,
@@ -279,7 +280,7 @@ def _findings(
     relief = _relief_levers(setting, sizes)
     if free < 0:
         yield Finding(
-            Verdict.DOES_NOT_FIT,
+            Verdict.DOES_NOT_FIT if free < -DOUBT else Verdict.TIGHT,
             f"the pools leave {gib(max(0, captured))} beside the graphs, "
             f"and a request would need about {gib(captured - free)}",
             relief,

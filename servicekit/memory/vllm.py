@@ -18,6 +18,7 @@ from servicekit.errors import UserError
 from servicekit.memory.geometry import elements, mtp_parameters
 from servicekit.memory.outcome import (
     COMFORT,
+    DOUBT,
     Budget,
     Finding,
     Part,
@@ -60,9 +61,12 @@ SPECULATION: Final = round(0.10 * GIB)
 """What the profiling run sees beyond weights and activations. Estimated: these three, and the
 vision encoder in the model's table, are fitted to five published pools and give each of them to the
 block."""
-GRAPHS: Final = round(0.46 * GIB)
-"""Graphs of one model. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published log.
-"""
+GRAPH: Final = round(0.46 * GIB / 51)
+"""Graphs of one batch size. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published
+log, over the 51 sizes that the default of 256 sequences brings."""
+LEAST_GRAPHS: Final = round(0.10 * GIB)
+"""What capturing takes for however few sizes. Estimated, as for SGLang."""
+LARGEST_GRAPH: Final = 512
 STARTUP: Final = round(0.35 * GIB)
 """What CUDA takes before vLLM compares free memory with what it may use. Estimated, as for SGLang.
 """
@@ -127,7 +131,7 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> Setting:
         sequences=sequences or (LARGE_SEQUENCES if large else SEQUENCES),
         batched_tokens=batched,
         eager=recipe.flag("enforce-eager"),
-        text_only=recipe.flag("language-model-only"),
+        text_only=_text_only(recipe),
         length=_declared_length(recipe, geometry),
         blocks=block_layout(
             geometry,
@@ -145,6 +149,12 @@ def _declared_length(recipe: Recipe, geometry: Geometry) -> int | None:
     if recipe.options.get("max-model-len") in {"auto", "-1", -1}:
         return None
     return recipe.integer("max-model-len") or recipe.context_requested or geometry.context
+
+
+def _text_only(recipe: Recipe) -> bool:
+    """Whether no image is ever encoded: the vision tower is then not loaded."""
+    limits = recipe.table("limit-mm-per-prompt")
+    return recipe.flag("language-model-only") or (bool(limits) and not any(limits.values()))
 
 
 def _aligned(recipe: Recipe) -> bool:
@@ -219,7 +229,8 @@ def shares(setting: Setting, geometry: Geometry) -> Shares:
     sampler = setting.sequences * geometry.vocabulary * SAMPLER_ROW
     transients = geometry.activation_bytes(setting.batched_tokens) + sampler + encoder
     transients += SPECULATION if setting.speculation.method else 0
-    graphs = 0 if setting.eager else GRAPHS
+    sizes = _captured_sizes(setting.sequences)
+    graphs = 0 if setting.eager else max(LEAST_GRAPHS, sizes * GRAPH)
     available = setting.pinned
     if available is None:
         taken = RUNTIME + weights + setting.speculation.weights + transients + graphs
@@ -230,21 +241,29 @@ def shares(setting: Setting, geometry: Geometry) -> Shares:
     )
 
 
+def _captured_sizes(sequences: int) -> int:
+    """Count the batch sizes that are captured: 1, 2, 4, then every 8th and from 256 every 16th."""
+    largest = min(2 * sequences, LARGEST_GRAPH)
+    sizes = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_GRAPH + 1, 16))
+    return sum(1 for size in sizes if size <= largest)
+
+
 def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) -> Budget:
     """Plan `recipe` on a GPU of `total` usable bytes."""
     setting = resolve(recipe, geometry, total)
     blocks, sizes = setting.blocks, shares(setting, geometry)
     length = setting.length or max(1, min(geometry.context, blocks.longest(sizes.count)))
-    serves = sizes.count > blocks.per_request(length)  # one more than it takes: it is kept back
+    missing = (blocks.per_request(length) + 1 - sizes.count) * blocks.bytes  # one is kept back
     tokens, at_once = blocks.reported(sizes.count, length)
-    concurrency = min(int(at_once), setting.sequences) if serves else 0
+    concurrency = min(max(1, int(at_once)), setting.sequences) if missing <= DOUBT else 0
+    effective = min(length, blocks.longest(sizes.count)) if missing <= DOUBT else 0
     parts = with_free(_parts(recipe, geometry, setting, sizes, length), total)
     free = parts[-1].bytes
     fits = (
         f"{tokens:,} tokens, {counted(concurrency, 'request')} of {length:,} at once; "
         f"{gib(free)} stay free"
     )
-    findings = _findings(recipe, geometry, setting, sizes, length, free)
+    findings = _findings(recipe, geometry, setting, sizes, length, missing, free)
     verdict, reason, levers, others = judge(findings, fits)
     return Budget(
         title=f"{recipe.model} on vLLM {recipe.engine_version or VERSION}",
@@ -253,8 +272,8 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         kv_tokens=tokens,
         slots=None,
         concurrency=concurrency,
-        effective_context=length if serves else 0,
-        usable_input=length - 1 if serves else 0,
+        effective_context=effective,
+        usable_input=max(0, effective - 1),
         balanced_ratio=None,
         average_length=average_length,
         verdict=verdict,
@@ -273,9 +292,9 @@ def _parts(
     yield Part(PartName.DRAFTER, speculation.weights, speculation.detail)
     yield Part(PartName.STATES, 0)
     pool = product(counted(sizes.count, "block"), short(blocks.bytes))
-    share = f"{blocks.per_request(length)} a request"
+    share = f"{blocks.per_request(length)}/request"
     if blocks.fixed:
-        share += f", {blocks.fixed} of them states"
+        share += f", {blocks.fixed} states"
     yield Part(PartName.KV, sizes.count * blocks.bytes, f"{pool}; {share}")
     yield Part(PartName.INTERMEDIATE, 0)
     yield Part(PartName.GRAPHS, sizes.graphs, "", estimated=sizes.graphs > 0)
@@ -284,7 +303,13 @@ def _parts(
 
 
 def _findings(
-    recipe: Recipe, geometry: Geometry, setting: Setting, sizes: Shares, length: int, free: int
+    recipe: Recipe,
+    geometry: Geometry,
+    setting: Setting,
+    sizes: Shares,
+    length: int,
+    missing: int,
+    free: int,
 ) -> Iterator[Finding]:
     if setting.utilization * setting.total > setting.total - STARTUP:
         yield Finding(
@@ -292,7 +317,7 @@ def _findings(
             f"utilization {setting.utilization:g} is more than is free when the engine starts",
             (f"lower --gpu-memory-utilization to {1 - STARTUP / setting.total:.3f}",),
         )
-    yield from _pool_findings(geometry, setting, sizes, length, free)
+    yield from _pool_findings(geometry, setting, sizes, length, missing, free)
     wanted = recipe.context_requested
     if wanted is not None and length < wanted:
         reason = f"a request can use {length:,} tokens, not the {wanted:,} asked for"
@@ -306,7 +331,7 @@ def _findings(
 
 
 def _pool_findings(
-    geometry: Geometry, setting: Setting, sizes: Shares, length: int, free: int
+    geometry: Geometry, setting: Setting, sizes: Shares, length: int, missing: int, free: int
 ) -> Iterator[Finding]:
     levers = tuple(_pool_levers(geometry, setting))
     needed = setting.blocks.per_request(length)
@@ -316,13 +341,13 @@ def _pool_findings(
             f"no memory is left for blocks: {gib(-sizes.available)} short",
             (*levers, "choose a smaller checkpoint"),
         )
-    elif sizes.count <= needed:
+    elif missing > 0:
         longest = setting.blocks.longest(sizes.count)
         shorter = (f"lower --max-model-len to {longest}",) if longest else ()
         yield Finding(
-            Verdict.DOES_NOT_FIT,
+            Verdict.DOES_NOT_FIT if missing > DOUBT else Verdict.TIGHT,
             f"a request of {length:,} tokens takes {needed} blocks and one is kept back: "
-            f"there are {sizes.count}",
+            f"there {'may be only' if missing <= DOUBT else 'are'} {sizes.count}",
             (*levers, *shorter),
         )
     elif free < 0:
