@@ -66,6 +66,10 @@ class Places:
         """The profile's wrapper script."""
         return self.wrappers / profile
 
+    def secret(self, profile: str, variable: str) -> PurePosixPath:
+        """The file that holds the value of one of the profile's secrets."""
+        return self.secrets / profile / variable
+
 
 def system_places() -> Places:
     """Places of system services, after the file system hierarchy standard."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.engines import engine
 from servicekit.errors import ExitCode, ProfileError, UserError
 from servicekit.findings import shown
+from servicekit.places import Scope
 from servicekit.profile import parse, variable_of
 from servicekit.quoting import Reference
 from servicekit.values import PLACEHOLDER
@@ -96,6 +98,7 @@ def make_plan(profile: Profile, host: Host) -> Plan:
     concrete = profile.model_copy(update={"model": host.model})
     values = _values(concrete, host.places)
     environment: dict[str, Word] = {
+        **_surroundings(host),
         **{name: (value,) for name, value in _cache_environment(host.places).items()},
         **{name: (value,) for name, value in adapter.environment(profile)},
         # CUDA numbers the fastest GPU 0 unless told to number them as the driver does.
@@ -166,6 +169,18 @@ def _bound(context: dict[str, Any], limit: object) -> None:
         for key in ("requested", "minimum"):
             if context.get(key) is not None:
                 context[key] = min(context[key], limit)
+
+
+def _surroundings(host: Host) -> dict[str, Word]:
+    """Home and search path of the engine, the same under every manager and by hand."""
+    surroundings: dict[str, Word] = {}
+    if host.places.scope is Scope.SYSTEM:
+        # What the account's own home is, or whether it has one, must make no difference.
+        surroundings["HOME"] = (str(host.places.cache),)
+    if host.executable.startswith("/"):
+        # Engines in a virtual environment run tools that are installed beside them, such as ninja.
+        surroundings["PATH"] = (f"{PurePosixPath(host.executable).parent}:", Reference("PATH"))
+    return surroundings
 
 
 def _cache_environment(places: Places) -> dict[str, str]:

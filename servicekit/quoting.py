@@ -89,6 +89,13 @@ def systemd_environment(name: str, value: str) -> str:
     return _systemd_quoted(f"{name}={value}")
 
 
+def systemd_path(path: str) -> str:
+    """One path of a list, as of `ReadWritePaths=`, where a backslash can only hold off a quote."""
+    _refuse(f"[\x01-\x1f\x7f{_NONCHARACTERS}]", path, "a path in a systemd unit")
+    escaped = re.sub(r'["\\]', r"\\\g<0>", path).replace("%", "%%")
+    return escaped if _SYSTEMD_PLAIN.fullmatch(path) else f'"{escaped}"'
+
+
 def systemd_value(text: str) -> str:
     """A value that systemd takes whole, as that of `Description=`. Nothing can be quoted there."""
     place = "a plain value in a systemd unit"

@@ -1,0 +1,161 @@
+"""A plan becomes files. The only door to Jinja: values arrive ready, templates lay them out."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from servicekit import quoting
+from servicekit.diagnosis.causes import Cause
+from servicekit.errors import ExitCode, UserError
+from servicekit.plan import ManagerName
+from servicekit.unit import stop_seconds, unit_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import PurePosixPath
+
+    from servicekit.plan import Plan
+    from servicekit.quoting import Word
+
+
+def catalog_text(text: str) -> str:
+    """A sentence of `servicekit.diagnosis` for the journal, which fills in the profile's name."""
+    return text.replace("{profile}", "@SERVICEKIT_PROFILE@")
+
+
+FILTERS: Final = (
+    quoting.sh_word,
+    quoting.sh_default,
+    quoting.systemd_words,
+    quoting.systemd_value,
+    quoting.systemd_path,
+    quoting.supervisor_words,
+    quoting.supervisor_value,
+    quoting.supervisor_logfile,
+    catalog_text,
+)
+STATIC: Final = ("servicekit.target", "servicekit-alert@.service")
+"""Units that are the same for every profile."""
+LINK: Final = stat.S_IFLNK | 0o777
+"""Mode of a symbolic link, whose text is its target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One file of an installed profile, or the link that has it started at boot."""
+
+    path: PurePosixPath
+    """Absolute, as the running system sees it (without any `--root`)."""
+    mode: int
+    """Permission bits; `LINK` for a symbolic link."""
+    text: str
+    owner: str | None
+    """Account that owns it; `None` for whoever installs it."""
+
+
+def artifacts(plan: Plan, manager: ManagerName, *, enabled: bool = True) -> tuple[Artifact, ...]:
+    """Everything that `plan` needs on disk under `manager`, started at boot if `enabled`.
+
+    Files that profiles share are the same for each of them. Raises `UserError` for a value that a
+    file has no way to hold.
+    """
+    try:
+        match manager:
+            case ManagerName.SYSTEMD:
+                return (wrapper(plan), *_systemd(plan, enabled=enabled))
+            case ManagerName.SUPERVISOR:
+                return (wrapper(plan), _supervisor(plan, enabled=enabled))
+    except quoting.UnquotableError as error:
+        message = f'profile "{plan.profile.name}" cannot be written down: {error}'
+        raise UserError(message, code=ExitCode.CONFIG) from None
+
+
+def wrapper(plan: Plan) -> Artifact:
+    """The script that becomes the engine; it can be run by hand."""
+    places, name = plan.host.places, plan.profile.name
+    text = _rendered(
+        "wrapper.sh.j2",
+        plan=plan,
+        command=list(_lines(plan.words)),
+        kept=[t.variable for t in plan.tunables if t.variable.startswith(plan.scrub)],
+        secrets=str(places.secrets / name),
+    )
+    return Artifact(places.wrapper(name), 0o755, text, None)
+
+
+def _lines(words: tuple[Word, ...]) -> Iterator[list[Word]]:
+    """Lay a command line out for reading: each option begins a line, with its values behind it."""
+    line: list[Word] = []
+    for word in words:
+        first = word[0]
+        if line and isinstance(first, str) and first.startswith("-"):
+            yield line
+            line = []
+        line.append(word)
+    yield line
+
+
+def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
+    places, profile = plan.host.places, plan.profile
+    unit = unit_of(plan)
+    service = f"{profile.unit}.service"
+    yield _file(places.units / service, "systemd.service.j2", unit=unit, codes=ExitCode)
+    yield _file(
+        places.units / f"servicekit-alert@{service}.d" / "servicekit.conf",
+        "alert.conf.j2",
+        alert=(*plan.host.servicekit, "alert", profile.name),
+        user=unit.user,
+    )
+    for name in STATIC:
+        yield Artifact(places.units / name, 0o644, _static(name), None)
+    if unit.user is not None and places.sysusers is not None:
+        yield _file(places.sysusers / "servicekit.conf", "sysusers.conf.j2", user=unit.user)
+    if places.catalog is not None:
+        yield _file(places.catalog / "servicekit.catalog", "servicekit.catalog.j2", causes=Cause)
+    for target in (unit.boot, "servicekit.target") if enabled else ():
+        yield Artifact(places.units / f"{target}.wants" / service, LINK, f"../{service}", None)
+
+
+def _supervisor(plan: Plan, *, enabled: bool) -> Artifact:
+    places, profile = plan.host.places, plan.profile
+    return _file(
+        places.supervisor / f"{profile.unit}.conf",
+        "supervisor.conf.j2",
+        plan=plan,
+        autostart="true" if enabled else "false",
+        codes=ExitCode,
+        log=str(places.log_file(profile.name)),
+        stop_seconds=stop_seconds(profile),
+    )
+
+
+def _file(path: PurePosixPath, template: str, **values: object) -> Artifact:
+    return Artifact(path, 0o644, _rendered(template, **values), None)
+
+
+def _rendered(template: str, **values: object) -> str:
+    return _environment().get_template(template).render(values)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(  # noqa: S701 - none of these is HTML; each value has its filter
+        loader=FunctionLoader(lambda name: (files("servicekit.templates") / name).read_text()),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update({quote.__name__: quote for quote in FILTERS})
+    return environment
+
+
+@cache
+def _static(name: str) -> str:
+    return (files("servicekit.units") / name).read_text()
