@@ -1,0 +1,44 @@
+"""Values of a profile's secrets: read where they are used, kept nowhere else.
+
+systemd hands them over below `$CREDENTIALS_DIRECTORY`; elsewhere they are files that only the
+service's account can read. The wrapper reads the same files, so no value is ever an argument.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servicekit.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.places import Places
+    from servicekit.profile import Profile
+
+
+def directory(profile: Profile, places: Places, environ: Mapping[str, str]) -> Path:
+    """Return where the files with the values are."""
+    return Path(environ.get("CREDENTIALS_DIRECTORY") or places.secrets / profile.name)
+
+
+def read(profile: Profile, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
+    """Read every secret that `profile` names; raise `UserError` for the first that is not there."""
+    where = directory(profile, places, environ)
+    values = {}
+    for name in profile.secrets:
+        try:
+            values[name] = (where / name).read_text(encoding="utf-8").rstrip("\n")
+        except FileNotFoundError:
+            raise UserError(
+                f'profile "{profile.name}" needs the secret {name}, which is not set',
+                hint=f"run `servicekit secret set {profile.name} {name}`",
+                code=ExitCode.CONFIG,
+            ) from None
+        except OSError as error:
+            raise UserError(
+                f'secret {name} of profile "{profile.name}" cannot be read: {error.strerror}',
+                code=ExitCode.CONFIG,
+            ) from None
+    return values

@@ -1,0 +1,541 @@
+"""`servicekit watch`: one run of one profile, from the ledger's say to the exit code.
+
+The place where the watchdog is put together: everything that touches the world is made here, behind
+the loop's `World`. It decides nothing that `state` could decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from servicekit import credentials, proc
+from servicekit.catalog import Catalog
+from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.verdict import diagnose
+from servicekit.errors import ExitCode, UserError
+from servicekit.log import Priority, Redactor, open_events
+from servicekit.places import Scope
+from servicekit.plan import apply_tunables
+from servicekit.profile import Reason
+from servicekit.watchdog import cgroups, evidence, health, ledger
+from servicekit.watchdog.engine import (
+    Activity,
+    Census,
+    EngineProcess,
+    Lines,
+    Marker,
+    become_subreaper,
+    delegated_cgroup,
+    download_bytes,
+    port_holder,
+    reap_adopted,
+    signs,
+    sweep,
+)
+from servicekit.watchdog.ledger import Kind, Ledger
+from servicekit.watchdog.loop import Loop
+from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
+from servicekit.watchdog.publish import Notifier, State, write_state
+from servicekit.watchdog.state import view
+from servicekit.watchdog.survey import Surveyor
+from servicekit.watchdog.values import (
+    EngineExited,
+    Fault,
+    FaultSeen,
+    GateMissed,
+    GatePassed,
+    LaunchFailedError,
+    Observed,
+    Phase,
+    Policy,
+    Progressed,
+    Published,
+    Sign,
+    Started,
+    StopRequested,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.child import ExitStatus
+    from servicekit.engines.base import Contexts, Counters
+    from servicekit.places import Places
+    from servicekit.profile import Profile
+    from servicekit.settings import Settings
+    from servicekit.watchdog.evidence import Received
+    from servicekit.watchdog.values import Memory, Process, Survey, View
+
+LOADING_LOOK: Final = 2.0
+"""Seconds between looks at what a loading engine does."""
+LOG_SIGN: Final = 1.0
+"""Seconds within which many lines of the log are one sign of progress."""
+READ_SIZE: Final = 1 << 16
+LAST_READS: Final = 64
+"""Reads of a dead engine's output: more than its pipe holds."""
+FLUSH: Final = 2.0
+"""Seconds that a slow reader of our lines is waited for at the end."""
+STATUS_EVERY: Final = 1.0
+"""Seconds between status lines of a start."""
+QUIET: Final = 10.0
+"""Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
+OUTSIDE_SIGNALS: Final = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})
+"""Signals that a process does not send itself by a fault of its own."""
+
+
+def watch(name: str, settings: Settings, places: Places) -> ExitCode:
+    """Watch one run of profile `name`; raise `UserError` when it cannot even begin."""
+    profile = apply_tunables(Catalog(settings, places).get(name), os.environ)
+    wrapper = Path(places.wrapper(name))
+    if not os.access(wrapper, os.X_OK):
+        message = f'profile "{name}" is not installed: {wrapper} is not there'
+        raise UserError(message, hint=f"run `servicekit install {name}`", code=ExitCode.CONFIG)
+    secrets = credentials.read(profile, places, os.environ)
+    return asyncio.run(Watchdog(profile, places, secrets).run())
+
+
+class Watchdog:
+    """One run: the loop's `World`, and what posts events to the loop."""
+
+    def __init__(self, profile: Profile, places: Places, secrets: Mapping[str, str]) -> None:
+        self._profile, self._places, self._secrets = profile, places, secrets
+        self._id = os.environ.get("INVOCATION_ID") or uuid4().hex
+        self._notifier = Notifier()
+        self._redact = Redactor(secrets.values())
+        fields = {"profile": profile.name, "run": self._id}
+        self._events = open_events(fields, os.environ)
+        self._boot_id = evidence.boot_id()
+        self._ledger = Ledger(
+            Path(places.ledger(profile.name)), boot_id=self._boot_id, run=self._id
+        )
+        become_subreaper()
+        self._delegated = delegated_cgroup()
+        self._census = Census()
+        self._marker = Marker(profile.name, self._id, str(places.state / profile.name))
+        self._engine: EngineProcess | None = None
+        self._lines = Lines()
+        self._reader = LogReader(profile.engine)
+        self._logged_at = 0.0
+        self._boot = ""
+        self._told_of_graph = False
+        self._window = health.Window()
+        self._ooms = evidence.oom_kills(cgroups.own())
+        self._policy = Policy.of(profile, on_wsl=evidence.on_wsl())
+        self._surveyor = Surveyor(profile, places, self._marker, self._census, self._delegated)
+        self._prober = Prober(
+            profile,
+            api_key=secrets.get(profile.api_key or ""),
+            owner=self._owner,
+            holds_vram=self._holds_vram,
+        )
+        self._loop = Loop(self._policy, self)
+        self._launched_at = 0.0
+        self._ready_seconds: float | None = None
+        self._since = ledger.now()
+        self._restarts = 0
+        self._eta: float | None = None
+        self._parent = os.getppid()
+        self._stops: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> ExitCode:
+        """Run to a proven end; a bug of ours still leaves nothing alive behind."""
+        aio = asyncio.get_running_loop()
+        watcher = evidence.SignalWatch(
+            lambda received: aio.call_soon_threadsafe(self._signalled, received)
+        )
+        looks = aio.create_task(self._watch_loading())
+        xids = aio.create_task(self._watch_gpu())
+        try:
+            async with self._prober:
+                return await self._loop.run(self._started())
+        except Exception:
+            self.kill()
+            self._ledger.write(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
+            raise
+        finally:
+            looks.cancel()
+            xids.cancel()
+            await self._surveyor.close()
+            watcher.close()
+            if self._engine is not None:
+                self._engine.close()
+            self._ledger.close()
+            self._events.flush(FLUSH)
+
+    def _started(self) -> Started:
+        """Conclude from the ledger how this run begins, and write what the last one could not."""
+        records = ledger.read(self._ledger.path)
+        cut_off = ledger.unfinished(
+            records,
+            boot_id=self._boot_id,
+            pid1_started=evidence.pid1_started(),
+            on_wsl=self._policy.on_wsl,
+        )
+        if cut_off is not None:
+            run, fault = cut_off
+            record = self._ledger.write(
+                Kind.FAULT, run=run, cause=fault.cause, sentence=fault.sentence
+            )
+            records = (*records, record)
+            self._say(f"the run before has no ending: {fault.sentence}", Priority.WARNING, fault)
+        limits = self._profile.restart
+        held = ledger.holdoff(records, ledger.now(), limits)
+        self._restarts, self._eta = held.restarts, ledger.eta(records)
+        self._surveyor.remember(ledger.baselines(records, self._boot_id))
+        self._ledger.write(
+            Kind.STARTED, pid=os.getpid(), pid1_started=evidence.pid1_started(), ppid=self._parent
+        )
+        now = time.monotonic()
+        return Started(
+            now,
+            hold_until=now + held.delay_seconds,
+            last_cause=held.last_cause,
+            faults_left=held.faults_left,
+            budget=f"{limits.budget} faults in {limits.window / 60:g} min",
+        )
+
+    # Orders of the loop.
+
+    def launch(self) -> int:
+        """See `World.launch`."""
+        wrapper = str(self._places.wrapper(self._profile.name))
+        try:
+            engine = EngineProcess.launch(
+                [wrapper], os.environ, self._marker, census=self._census, delegated=self._delegated
+            )
+        except OSError as error:
+            sentence = f"{wrapper} cannot be started: {error.strerror or error}"
+            fault = Fault(Cause.EXECUTABLE_MISSING, sentence, Cause.EXECUTABLE_MISSING.remedies[0])
+            raise LaunchFailedError(fault) from None
+        self._engine = engine
+        self._launched_at = time.monotonic()
+        aio = asyncio.get_running_loop()
+        aio.add_reader(engine.output, self._read_output)
+        aio.add_reader(engine.pidfd, self._exited)
+        baseline = self._surveyor.baseline or None
+        self._ledger.write(Kind.LAUNCHED, engine_pid=engine.pid, baseline=baseline)
+        return engine.pid
+
+    def terminate(self) -> None:
+        """See `World.terminate`."""
+        if self._engine is not None:
+            self._engine.terminate()
+
+    def kill(self) -> None:
+        """See `World.kill`."""
+        if self._engine is not None:
+            self._engine.kill()
+
+    def sweep(self, processes: tuple[Process, ...]) -> None:
+        """See `World.sweep`."""
+        names = ", ".join(process.named for process in processes)
+        self._say(f"killing what an engine of this profile left behind: {names}", Priority.WARNING)
+        sweep(processes)
+        reap_adopted(self._engine)
+
+    async def survey(self) -> Survey:
+        """See `World.survey`."""
+        reap_adopted(self._engine)
+        return await self._surveyor.look(self._alive())
+
+    async def try_gate(self) -> GatePassed | GateMissed:
+        """See `World.try_gate`."""
+        result = await self._prober.gate()
+        now = time.monotonic()
+        if isinstance(result, Missed):
+            return GateMissed(now, result.miss, result.sentence, result.identified)
+        return GatePassed(now, self._with_log(result.contexts))
+
+    def _with_log(self, contexts: Contexts) -> Contexts:
+        """Take from the log what the engine's API does not tell of its context."""
+        if contexts.physical is not None:
+            return contexts
+        return replace(contexts, physical=self._reader.reading().facts.kv_tokens)
+
+    async def read_counters(self) -> Counters | None:
+        """See `World.read_counters`."""
+        counters = await self._prober.counters()
+        if counters is not None:
+            floor = self._profile.watch.decode_floor
+            self._window, seen = health.look(self._window, counters, time.monotonic(), floor=floor)
+            for observed in seen:
+                self._loop.post(observed)
+        return counters
+
+    def report_ready(self) -> None:
+        """See `World.report_ready`."""
+        self._ready_seconds = time.monotonic() - self._launched_at
+        self._notifier.ready(self._status(view(self._loop.memory)))
+
+    def extend_timeout(self, seconds: float) -> None:
+        """See `World.extend_timeout`."""
+        self._notifier.extend(seconds)
+
+    def keep_alive(self) -> float:
+        """See `World.keep_alive`. While starting, the status line shows the time that passes."""
+        self._notifier.keep_alive()
+        self._events.flush()
+        seen = view(self._loop.memory)
+        wait = min(self._notifier.interval or QUIET, QUIET)
+        if seen.state is Published.STARTING:
+            self._notifier.status(self._status(seen))
+            return min(wait, STATUS_EVERY)
+        return wait
+
+    def changed(self, before: Memory, now: Memory, seen: View) -> None:
+        """See `World.changed`: ledger first, then state file and manager, then the log."""
+        self._record(before, now, seen)
+        state_changed = view(before).state is not seen.state or before.since == 0.0
+        if state_changed:
+            self._since = ledger.now()
+        self._publish(now, seen)
+        if state_changed or view(before).why != seen.why:
+            self._announce(now, seen)
+
+    # Telling.
+
+    def _record(self, before: Memory, now: Memory, seen: View) -> None:
+        write = self._ledger.write
+        if now.boot != before.boot:
+            write(Kind.PHASE, boot=now.boot)
+        up = {Phase.SERVING, Phase.AILING}
+        if now.phase in up and before.phase is Phase.LOADING:
+            context = context_fields(now.contexts)
+            write(Kind.READY, seconds=round(self._ready_seconds or 0.0, 3), context=context)
+        if now.phase is Phase.AILING and now.ails != before.ails:
+            write(Kind.DEGRADED, reasons=[ail.reason for ail in now.ails], sentence=seen.why)
+        if now.phase is Phase.SERVING and before.phase is Phase.AILING:
+            write(Kind.RECOVERED)
+        if now.stop is not None and before.stop is None:
+            write(Kind.STOPPING, cause=now.stop.cause, sentence=now.stop.sentence)
+        fault = now.fault
+        if fault is not None and fault != before.fault and now.code is None:
+            write(Kind.FAULT, cause=fault.cause, sentence=self._redact(fault.sentence))
+        if now.code is not None:
+            cause = fault.cause if fault else None
+            write(Kind.GONE, code=int(now.code), cause=cause, remains=now.remains)
+
+    def _publish(self, now: Memory, seen: View) -> None:
+        profile, stat = self._profile, proc.stat(os.getpid())
+        state = State(
+            profile=profile.name,
+            state=seen.state,
+            phase=seen.phase,
+            since=self._since.isoformat(timespec="milliseconds"),
+            updated=ledger.now().isoformat(timespec="milliseconds"),
+            run=self._id,
+            pid=os.getpid(),
+            pid_started=stat.started if stat else 0,
+            engine_pid=self._engine.pid if self._engine and now.alive else None,
+            cause=seen.cause,
+            reason=seen.reasons[0] if seen.reasons else None,
+            reasons=tuple(seen.reasons),
+            why=self._redact(seen.why),
+            remedy=self._remedy(seen),
+            context=context_fields(now.contexts),
+            ready_seconds=self._ready_seconds,
+            restarts=self._restarts,
+            code=None if now.code is None else int(now.code),
+            engine=profile.engine,
+            model=profile.model,
+            served_name=profile.served_name,
+            host=profile.host,
+            port=profile.port,
+        )
+        write_state(Path(self._places.state_file(profile.name)), state)
+        if seen.state is not Published.READY or self._ready_seconds is not None:
+            self._notifier.status(self._status(seen))
+
+    def _status(self, seen: View) -> str:
+        line = f"{seen.state}: {self._redact(seen.why)}"
+        if seen.state is Published.STARTING and self._launched_at:
+            passed = time.monotonic() - self._launched_at
+            line += f" ({passed:.0f} s" + (f" of about {self._eta:.0f} s)" if self._eta else ")")
+        return line
+
+    def _announce(self, now: Memory, seen: View) -> None:
+        priority = Priority.INFO
+        if seen.state is Published.FAILED:
+            priority = Priority.ERROR
+        elif seen.reasons:
+            priority = Priority.WARNING
+        said = f"{seen.state}: {seen.why}"
+        if seen.state is Published.READY:
+            said += f" ({self._figures(now)})"
+        if seen.remedy:
+            said += f"; {self._remedy(seen)}"
+        fault = Fault(seen.cause, seen.why) if seen.cause else None
+        self._say(said, priority, fault, state=seen.state, phase=seen.phase)
+
+    def _figures(self, now: Memory) -> str:
+        contexts = now.contexts
+        figures = f"ready after {self._ready_seconds or 0:.1f} s"
+        if contexts is None:
+            return figures
+        named = ("requested", "declared", "physical", "effective")
+        told = ", ".join(f"{name} {getattr(contexts, name) or 'unknown'}" for name in named)
+        return f"{figures}; context in tokens: {told}"
+
+    def _remedy(self, seen: View) -> str:
+        return seen.remedy.replace("{profile}", self._profile.name)
+
+    def _say(
+        self, message: str, priority: Priority, fault: Fault | None = None, **fields: str
+    ) -> None:
+        cause = fault.cause if fault else None
+        self._events.event(
+            self._redact(message),
+            priority,
+            message_id=cause.message_id if cause else "",
+            cause=cause or "",
+            **fields,
+        )
+
+    # Happenings.
+
+    def _alive(self) -> EngineProcess | None:
+        engine = self._engine
+        return engine if engine is not None and engine.poll() is None else None
+
+    def _read_output(self) -> None:
+        """Pass the engine's lines on, and read from them how far it is."""
+        engine = self._engine
+        if engine is None or engine.output < 0:
+            return
+        try:
+            data = os.read(engine.output, READ_SIZE)
+        except BlockingIOError:
+            return
+        lines = self._lines.feed(data) if data else self._lines.end()
+        for line in lines:
+            self._events.engine(self._redact(line))
+        if not data:
+            asyncio.get_running_loop().remove_reader(engine.output)
+            return
+        now = time.monotonic()
+        self._reader.feed(data, now)
+        self._conclude(now)
+
+    def _conclude(self, now: float) -> None:
+        reading = self._reader.reading()
+        boot = str(reading.phase or "")
+        if boot and boot != self._boot:
+            self._boot = boot
+            self._loop.post(Progressed(now, Sign.PHASE, boot.replace("-", " ")))
+        elif now - self._logged_at >= LOG_SIGN:
+            self._logged_at = now
+            self._loop.post(Progressed(now, Sign.LOG))
+        if reading.facts.draft_graph_disabled and not self._told_of_graph:
+            self._told_of_graph = True
+            sentence = "the draft model's CUDA graph is disabled: decoding is several times slower"
+            reason = Reason.DRAFT_GRAPH_DISABLED
+            self._loop.post(Observed(now, reason, present=True, sentence=sentence))
+
+    def _exited(self) -> None:
+        """Take the engine's end: its last lines first, then why."""
+        engine = self._engine
+        status = engine.poll() if engine is not None else None
+        if engine is None or status is None:
+            return
+        asyncio.get_running_loop().remove_reader(engine.pidfd)
+        for _ in range(LAST_READS):
+            self._read_output()
+        self._reader.close()
+        self._loop.post(EngineExited(time.monotonic(), self._why(status)))
+
+    def _why(self, status: ExitStatus) -> Fault:
+        """Conclude from log, status and counters why the engine ended."""
+        found = diagnose(
+            self._reader.reading(),
+            options=self._profile.options,
+            exit_status=status.code,
+            signal=status.signal,
+        )
+        remedy = found.remedies[0] if found.remedies else ""
+        unsaid = found.cause in {Cause.UNKNOWN, Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}
+        if unsaid and status.signal is not None:
+            ooms = evidence.oom_kills(cgroups.own())
+            proof = evidence.oom_evidence(self._ooms, ooms)
+            if proof and status.signal == signal.SIGKILL:
+                return Fault(Cause.OOM_KILL, proof, Cause.OOM_KILL.remedies[0])
+            if status.named in OUTSIDE_SIGNALS:
+                sentence = f"the engine was ended by {status.named}, which nobody here sent"
+                return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
+        return Fault(found.cause, found.sentence, remedy)
+
+    def _signalled(self, received: Received) -> None:
+        managers = {1, self._parent, os.getppid()}
+        cause = evidence.cause_of(received, managers)
+        self._ledger.write(Kind.SIGNAL, sentence=received.named)
+        if cause is Cause.STOP_REQUESTED:
+            task = asyncio.get_running_loop().create_task(self._stop(received))
+            self._stops.add(task)
+            task.add_done_callback(self._stops.discard)
+        else:
+            fault = Fault(cause, received.named, cause.remedies[0])
+            self._loop.post(FaultSeen(time.monotonic(), fault))
+
+    async def _stop(self, received: Received) -> None:
+        """Ask systemd whether the whole host is going down, and stop in any case."""
+        down = await evidence.going_down(user_manager=self._places.scope is Scope.USER)
+        cause = down or Cause.STOP_REQUESTED
+        self._loop.post(StopRequested(time.monotonic(), cause, f"asked by {received.named}"))
+
+    async def _watch_loading(self) -> None:
+        """Look now and then for signs that a loading engine gets on."""
+        before, downloads, at = Activity(), 0, time.monotonic()
+        cache = Path(self._places.cache) / "huggingface"
+        while True:
+            await asyncio.sleep(LOADING_LOOK)
+            if self._loop.memory.phase is not Phase.LOADING or self._alive() is None:
+                continue
+            engine, now = self._engine, time.monotonic()
+            if engine is None:
+                continue
+            activity, loaded = engine.activity(), download_bytes(cache)
+            for sign in signs(before, activity, now - at):
+                self._loop.post(Progressed(now, sign))
+            if loaded != downloads:
+                self._loop.post(Progressed(now, Sign.DOWNLOAD, "downloading"))
+            before, downloads, at = activity, loaded, now
+
+    async def _watch_gpu(self) -> None:
+        """End the run when the kernel or the driver says that a GPU of ours has failed."""
+        async for fault in self._surveyor.gpu_faults():
+            self._loop.post(FaultSeen(time.monotonic(), fault))
+
+    async def _owner(self) -> Ownership:
+        profile = self._profile
+        holder = port_holder(profile.host, profile.port, self._alive(), self._census)
+        if holder is None:
+            return Ownership(Owner.NOBODY)
+        if holder.ours is None:
+            return Ownership(Owner.UNKNOWN)
+        return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)
+
+    async def _holds_vram(self) -> bool | None:
+        """Tell whether the engine holds VRAM; a CPU profile has nothing to hold."""
+        if not self._profile.gpus:
+            return None
+        held = (await self.survey()).engine_mib
+        return None if held is None else held >= self._profile.watch.vram_minimum
+
+
+def context_fields(contexts: Contexts | None) -> dict[str, int | None] | None:
+    """Give the context figures as `state.json` and the ledger hold them."""
+    if contexts is None:
+        return None
+    return {
+        "requested": contexts.requested,
+        "declared": contexts.declared,
+        "physical": contexts.physical,
+        "effective": contexts.effective,
+    }
