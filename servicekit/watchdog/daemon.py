@@ -12,7 +12,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from servicekit import credentials, proc
@@ -158,7 +158,7 @@ class Watchdog:
                 return await self._loop.run(self._started())
         except Exception:
             self.kill()
-            self._ledger.write(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
+            self._note(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
             raise
         finally:
             looks.cancel()
@@ -190,7 +190,7 @@ class Watchdog:
         held = ledger.holdoff(records, ledger.now(), limits)
         self._restarts, self._eta = held.restarts, ledger.eta(records)
         self._surveyor.remember(ledger.baselines(records, self._boot_id))
-        self._ledger.write(
+        self._note(
             Kind.STARTED, pid=os.getpid(), pid1_started=evidence.pid1_started(), ppid=self._parent
         )
         now = time.monotonic()
@@ -221,7 +221,7 @@ class Watchdog:
         aio.add_reader(engine.output, self._read_output)
         aio.add_reader(engine.pidfd, self._exited)
         baseline = self._surveyor.baseline or None
-        self._ledger.write(Kind.LAUNCHED, engine_pid=engine.pid, baseline=baseline)
+        self._note(Kind.LAUNCHED, engine_pid=engine.pid, baseline=baseline)
         return engine.pid
 
     def terminate(self) -> None:
@@ -302,8 +302,15 @@ class Watchdog:
 
     # Telling.
 
+    def _note(self, kind: Kind, **fields: Any) -> None:  # noqa: ANN401 - JSON
+        """Write to the ledger; a full disk is told of and never ends a healthy service."""
+        try:
+            self._ledger.write(kind, **fields)
+        except OSError as error:
+            self._say(f"the ledger cannot be written: {error}", Priority.ERROR)
+
     def _record(self, before: Memory, now: Memory, seen: View) -> None:
-        write = self._ledger.write
+        write = self._note
         if now.boot != before.boot:
             write(Kind.PHASE, boot=now.boot)
         up = {Phase.SERVING, Phase.AILING}
@@ -350,7 +357,10 @@ class Watchdog:
             host=profile.host,
             port=profile.port,
         )
-        write_state(Path(self._places.state_file(profile.name)), state)
+        try:
+            write_state(Path(self._places.state_file(profile.name)), state)
+        except OSError as error:
+            self._say(f"state.json cannot be written: {error}", Priority.ERROR)
         if seen.state is not Published.READY or self._ready_seconds is not None:
             self._notifier.status(self._status(seen))
 
@@ -474,7 +484,7 @@ class Watchdog:
     def _signalled(self, received: Received) -> None:
         managers = {1, self._parent, os.getppid()}
         cause = evidence.cause_of(received, managers)
-        self._ledger.write(Kind.SIGNAL, sentence=received.named)
+        self._note(Kind.SIGNAL, sentence=received.named)
         if cause is Cause.STOP_REQUESTED:
             task = asyncio.get_running_loop().create_task(self._stop(received))
             self._stops.add(task)
