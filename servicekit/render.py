@@ -13,8 +13,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from servicekit import quoting
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
-from servicekit.plan import ManagerName
 from servicekit.unit import stop_seconds, unit_of
+from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,6 @@ FILTERS: Final = (
     quoting.systemd_value,
     quoting.systemd_path,
     quoting.supervisor_words,
-    quoting.supervisor_value,
     quoting.supervisor_logfile,
     catalog_text,
 )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.findings import did_you_mean
-from servicekit.places import Scope
+from servicekit.places import Scope, system_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import PurePosixPath
 
     from servicekit.places import Places
     from servicekit.plan import Plan
@@ -70,6 +71,7 @@ def unit_of(plan: Plan) -> Unit:
         if system and profile.gpus
         else ((), ())
     )
+    moved = map(str, moved_directories(places, profile.name))
     return Unit(
         description=f"servicekit {profile.name}: {profile.summary}",
         boot=boot,
@@ -81,12 +83,12 @@ def unit_of(plan: Plan) -> Unit:
         user=host.user if system else None,
         start_seconds=ceil(profile.start.stall + MARGIN),
         stop_seconds=stop_seconds(profile),
-        directories=tuple(_directories(places, profile.name)) if system else (),
+        directories=tuple(_made_directories(places, profile.name)) if system else (),
         credentials=tuple(
             (name, str(places.secret(profile.name, name))) for name in profile.secrets if system
         ),
         sandbox=sandbox(profile, places.scope),
-        writable=profile.service.read_write if system else (),
+        writable=(*moved, *profile.service.read_write) if system else (),
     )
 
 
@@ -111,13 +113,26 @@ def sandbox(profile: Profile, scope: Scope) -> tuple[Directive, ...]:
     return tuple(d for d in directives if d.name not in profile.service.without)
 
 
-def _directories(places: Places, name: str) -> Iterator[tuple[str, str]]:
-    for directive, base, directory in (
-        ("StateDirectory", "/var/lib", places.ledger(name).parent),
-        ("RuntimeDirectory", "/run", places.state_file(name).parent),
-        ("CacheDirectory", "/var/cache", places.cache),
-    ):
-        yield directive, str(directory.relative_to(base))
+def moved_directories(places: Places, name: str) -> tuple[PurePosixPath, ...]:
+    """Directories of a system's service that the settings moved to where systemd makes none."""
+    usual = _directories(system_places(), name).values()
+    return tuple(path for path in _directories(places, name).values() if path not in usual)
+
+
+def _made_directories(places: Places, name: str) -> Iterator[tuple[str, str]]:
+    """Name the directories that systemd makes, below where each of its directives makes them."""
+    usual = _directories(system_places(), name)
+    for directive, path in _directories(places, name).items():
+        if path == usual[directive]:
+            yield directive, "/".join(path.parts[path.parts.index("servicekit") :])
+
+
+def _directories(places: Places, name: str) -> dict[str, PurePosixPath]:
+    return {
+        "StateDirectory": places.ledger(name).parent,
+        "RuntimeDirectory": places.state_file(name).parent,
+        "CacheDirectory": places.cache,
+    }
 
 
 def _system(profile: Profile) -> Iterator[Directive]:
