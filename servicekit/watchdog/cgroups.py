@@ -17,7 +17,10 @@ WATCHDOG: Final = "watchdog"
 
 
 def own() -> Path | None:
-    """Find our own cgroup v2 directory; `None` where that hierarchy is not mounted."""
+    """Find our service's cgroup v2 directory; `None` where that hierarchy is not mounted.
+
+    Once we have moved into a leaf of a delegated group, it is still the group that is meant.
+    """
     try:
         groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
         mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
@@ -31,7 +34,8 @@ def own() -> Path | None:
         root, where = place.split()[3:5]
         if kind.startswith("cgroup2 "):
             below = os.path.relpath(path, root) if root != "/" else path.lstrip("/")
-            return Path(where) / below
+            group = Path(where) / below
+            return group.parent if group.name == WATCHDOG else group
     return None
 
 

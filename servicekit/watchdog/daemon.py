@@ -129,7 +129,7 @@ class Watchdog:
         self._window = health.Window()
         self._ooms = evidence.oom_kills(cgroups.own())
         self._policy = Policy.of(profile, on_wsl=evidence.on_wsl())
-        self._surveyor = Surveyor(profile, places, self._marker, self._census, self._delegated)
+        self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated)
         self._prober = Prober(
             profile,
             api_key=secrets.get(profile.api_key or ""),
@@ -468,6 +468,7 @@ class Watchdog:
             options=self._profile.options,
             exit_status=status.code,
             signal=status.signal,
+            profile=self._profile.name,
         )
         remedy = found.remedies[0] if found.remedies else ""
         unsaid = found.cause in {Cause.UNKNOWN, Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}

@@ -473,10 +473,13 @@ class PortHolder:
 
     ours: bool | None
     """Whether every socket that may be reached is the engine's; `None` when that is hidden."""
-    who: str
-    """The first that is not, for a person."""
     process: Process | None = None
-    """The same, where it may be looked at."""
+    """The first that is not the engine's."""
+
+    @property
+    def who(self) -> str:
+        """Name that process."""
+        return self.process.named if self.process else ""
 
 
 def port_holder(
@@ -489,13 +492,13 @@ def port_holder(
     members = engine.members() if engine is not None else {}
     unowned = [one for one in found if held_by(one.inode, members) is None]
     if not unowned:
-        return PortHolder(ours=True, who="")
+        return PortHolder(ours=True)
     first = unowned[0]
     pid = held_by(first.inode, proc.pids())
     process = proc.stat(pid) if pid is not None else None
     if process is not None:
-        described = census.describe(process)
-        return PortHolder(ours=False, who=described.named, process=described)
-    who = f"a process of {proc.account(first.uid)} that cannot be seen from here"
+        return PortHolder(ours=False, process=census.describe(process))
+    hidden = Process(pid=0, started=0, user=proc.account(first.uid), command="")
     # A process of another account cannot be of our engine, even where its files are hidden.
-    return PortHolder(ours=None if members and first.uid == os.geteuid() else False, who=who)
+    ours = None if members and first.uid == os.geteuid() else False
+    return PortHolder(ours=ours, process=hidden)

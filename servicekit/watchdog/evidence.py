@@ -80,7 +80,7 @@ class SignalWatch:
     def __init__(self, deliver: Callable[[Received], object]) -> None:
         self._deliver = deliver
         self._ended = False
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         self._memory = proc.Memory()
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
         self._thread.start()
@@ -96,12 +96,11 @@ class SignalWatch:
             self._deliver(Received(info.si_signo, info.si_code, info.si_pid, info.si_uid, command))
 
     def close(self) -> None:
-        """Stop watching; signals act as before."""
+        """Stop watching; the signals stay blocked, so that a late one cannot cut our end short."""
         self._ended = True
-        if self._thread.ident is not None:
+        if self._thread.ident is not None and self._thread.is_alive():
             signal.pthread_kill(self._thread.ident, WATCHED[0])
         self._thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
 
 async def going_down(*, user_manager: bool = False) -> Cause | None:

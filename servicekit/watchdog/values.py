@@ -112,6 +112,7 @@ class Process:
     """A process as a person must be able to find it again."""
 
     pid: int
+    """0 for one that cannot be seen: of another account, or outside the container."""
     started: int
     """Start time in clock ticks since boot (field 22 of /proc/PID/stat): defeats reuse of pids."""
     user: str
@@ -124,8 +125,10 @@ class Process:
     @property
     def named(self) -> str:
         """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
-        held = "" if self.mib is None else f", {self.mib} MiB"
-        return f"pid {self.pid} ({self.user}, {self.command}{held})"
+        who = f"pid {self.pid}" if self.pid else "a process that cannot be seen from here"
+        held = "" if self.mib is None else f"{self.mib} MiB"
+        known = ", ".join(filter(None, (self.user, self.command, held)))
+        return f"{who} ({known})" if known else who
 
 
 class GpuView(StrEnum):

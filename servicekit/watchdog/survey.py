@@ -1,0 +1,185 @@
+"""The survey: who holds what a run needs, looked at as a whole.
+
+It combines what /proc tells of processes and sockets with what the driver tells of the GPU. A
+profile without a GPU asks no driver at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from servicekit import proc
+from servicekit.watchdog.engine import leftovers, port_holder
+from servicekit.watchdog.values import GpuView, Process, Survey
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from servicekit.gpu import Gpus, Holders, Look, Xid
+    from servicekit.proc import Stat
+    from servicekit.profile import Profile
+    from servicekit.watchdog.engine import Census, EngineProcess, Marker
+    from servicekit.watchdog.values import Fault
+
+
+class Surveyor:
+    """Looks around for one run of `profile`; `marker` is the run's.
+
+    `delegated` is our unit's control group where systemd delegated it; `gpus` is made from the
+    profile where it is not given.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        marker: Marker,
+        census: Census,
+        delegated: Path | None,
+        *,
+        gpus: Gpus | None = None,
+    ) -> None:
+        self._profile = profile
+        self._marker = marker
+        self._census = census
+        self._delegated = delegated
+        self._gpus = gpus
+        self._engine: EngineProcess | None = None
+        self._present = asyncio.Event()
+        self._addresses: tuple[str, ...] = ()
+        self.baseline: dict[str, int] = {}
+        """MiB in use by nobody, by the UUID of each GPU."""
+        if profile.gpus:
+            from servicekit.gpu import Gpus, Lock
+
+            self._gpus = gpus or Gpus(profile.gpus)
+            self._lock = Lock(profile.name)
+
+    def remember(self, baseline: Mapping[str, int]) -> None:
+        """Take over what earlier runs since this boot found in use by nobody."""
+        self.baseline = dict(baseline)
+
+    async def look(self, engine: EngineProcess | None) -> Survey:
+        """Look around; `engine` is the live one, and whatever else is ours is a leftover."""
+        self._engine = engine
+        gpu = await self._gpus.look() if self._gpus is not None else None
+        left = leftovers(self._marker, census=self._census, live=engine, delegated=self._delegated)
+        survey = Survey(leftovers=left, port_holder=self._port_holder(engine, left))
+        if gpu is None:
+            return survey
+        if gpu.view is not GpuView.PRESENT:
+            return replace(survey, gpu=gpu.view, gpu_note=gpu.note)
+        return self._with_gpu(survey, gpu)
+
+    def _port_holder(
+        self, engine: EngineProcess | None, left: tuple[Process, ...]
+    ) -> Process | None:
+        profile = self._profile
+        holder = port_holder(profile.host, profile.port, engine, self._census)
+        if holder is None or holder.process is None:
+            return None
+        return None if holder.process.pid in {process.pid for process in left} else holder.process
+
+    def _with_gpu(self, survey: Survey, gpu: Look) -> Survey:
+        from servicekit.gpu import attribute, sees_whole_host
+
+        self._addresses = tuple(device.pci for device in gpu.devices if device.pci)
+        self._present.set()
+        living = {pid: stat for pid, stat in proc.snapshot().items() if stat.alive}
+        members = self._engine.members() if self._engine is not None else None
+        holders = attribute(
+            gpu.devices,
+            engine=members,
+            leftovers={process.pid for process in survey.leftovers},
+            living=living,
+            baseline=self.baseline,
+            whole_host=sees_whole_host(),
+        )
+        self.baseline = dict(holders.baseline)
+        ours = {*(members or ()), *(process.pid for process in survey.leftovers)}
+        strangers, ownerless = self._strangers(holders, ours, living)
+        return replace(
+            survey,
+            leftovers=tuple(
+                replace(process, mib=holders.leftovers.get(process.pid))
+                for process in survey.leftovers
+            ),
+            strangers=strangers,
+            rival=self._lock.take(device.uuid for device in gpu.devices),
+            gpu=gpu.view,
+            ownerless_mib=ownerless,
+            engine_mib=holders.engine_mib,
+        )
+
+    def _strangers(
+        self, holders: Holders, ours: set[int], living: Mapping[int, Stat]
+    ) -> tuple[tuple[Process, ...], int]:
+        """Name the strangers, and find one for memory that the driver gives no owner."""
+        named = [
+            self._census.describe(living[pid], mib)
+            if pid in living
+            else Process(pid=0, started=0, user="", command="outside this container", mib=mib)
+            for pid, mib in holders.strangers.items()
+        ]
+        ownerless = holders.ownerless_mib
+        if ownerless > self._profile.watch.stranger_allowance:
+            for suspect in self._suspects(ours | holders.strangers.keys(), living):
+                named.append(self._census.describe(suspect, ownerless))
+                ownerless = 0
+                break
+        return tuple(named), ownerless
+
+    @staticmethod
+    def _suspects(known: set[int], living: Mapping[int, Stat]) -> list[Stat]:
+        """Find who has a GPU's memory open and is not in the driver's list.
+
+        Where we see the whole host the driver lists everybody but a zombie whose threads live on;
+        elsewhere (WSL, containers) the list may be empty, or have other numbers than we do.
+        """
+        from servicekit.gpu import holds_gpu, sees_whole_host
+
+        whole, session = sees_whole_host(), os.getsid(0)
+        return [
+            stat
+            for pid, stat in living.items()
+            if pid not in known
+            and stat.session != session
+            and (stat.state == "Z" or not whole)
+            and holds_gpu(pid)
+        ]
+
+    async def gpu_faults(self) -> AsyncIterator[Fault]:
+        """Yield each fault of our GPUs that the kernel or the driver reports from now on.
+
+        What only ends the program that caused it is yielded when that program is our engine.
+        """
+        if self._gpus is None:
+            return
+        from servicekit.gpu import Recovery, xids
+
+        await self._present.wait()  # before that there is no driver that could report anything
+        async for xid in xids(self._gpus.names):
+            fault = xid.fault()
+            if fault is None or not self._is_ours(xid):
+                continue
+            if xid.recovery is not Recovery.RESTART_APP:
+                self._gpus.lost = fault.sentence
+                yield fault
+            elif self._engine is not None and xid.pid in self._engine.members():
+                yield fault
+
+    def _is_ours(self, xid: Xid) -> bool:
+        """Tell whether a report is of one of our GPUs; NVML's are, and name it by UUID."""
+        from servicekit.gpu import same_address
+
+        by_address = ":" in xid.gpu and self._addresses
+        return not by_address or any(same_address(xid.gpu, own) for own in self._addresses)
+
+    async def close(self) -> None:
+        """Let go of the driver and of the GPUs' locks."""
+        if self._gpus is not None:
+            self._gpus.close()
+            self._lock.release()
