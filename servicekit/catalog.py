@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servicekit import trusted
 from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError
-from servicekit.findings import Finding, did_you_mean, shown, texts
+from servicekit.findings import Finding, did_you_mean, printable, shown, texts
 from servicekit.profile import examine, merge
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Catalog:
 
     def _listed(self, name: str) -> Listed:
         own = name in self._site_names()
-        source = shown(str(self._file(name))) if own else BUILT_IN
+        source = printable(str(self._file(name))) if own else BUILT_IN
         try:
             profile = self._load(name).profile
         except ProfileError as error:
@@ -143,8 +143,11 @@ class Catalog:
 
     def _load(self, name: str, extended_by: tuple[str, ...] = ()) -> _Loaded:
         """Load a profile that exists, allowed or not; `extended_by` are those that led to it."""
-        if name in self._site_names():
-            where = shown(str(self._file(name)))
+        own = name in self._site_names()
+        if own and name in _built_in() and extended_by and extended_by[-1] in _built_in():
+            own = False  # a file of that name is refused, but must not break the built-in ones
+        if own:
+            where = printable(str(self._file(name)))
             said = self._read(name)
         else:
             where = f'built-in profile "{name}"'

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servicekit.findings import Finding, did_you_mean, shown
 from servicekit.values import (
+    ANY_VARIABLE,
     HUB_ID,
     OPTION,
     PACKAGED,
     PLACEHOLDERS,
-    VARIABLE,
     EngineName,
     variable_of,
 )
@@ -119,11 +119,9 @@ def _check_models(profile: Profile) -> _Findings:
             continue
         if key == "model" and PACKAGED.match(model):
             continue
-        packaged = ' or "package:file"' if key == "model" else ""
+        wanted = 'an absolute path, "package:file"' if key == "model" else "an absolute path"
         yield Finding(
-            (key,),
-            f'must be a hub id such as "owner/name", an absolute path{packaged}, '
-            f'not "{shown(model)}"',
+            (key,), f'must be {wanted} or a hub id such as "owner/name", not "{shown(model)}"'
         )
 
 
@@ -160,8 +158,8 @@ def _check_arguments(profile: Profile) -> _Findings:
 def _check_environment(profile: Profile) -> _Findings:
     for name, value in profile.environment.items():
         path = ("environment", name)
-        if not re.fullmatch(VARIABLE, name):
-            yield Finding(path, 'is not a variable: use A-Z, 0-9 and "_"')
+        if not re.fullmatch(ANY_VARIABLE, name):
+            yield Finding(path, 'is not a variable: use letters, digits and "_"')
         elif name in RESERVED_VARIABLES or name.startswith("SERVICEKIT_"):
             yield Finding(path, "belongs to servicekit and the service manager; remove it")
         elif name in GPU_VARIABLES:
@@ -200,6 +198,8 @@ def _check_tunables(profile: Profile) -> _Findings:
             yield Finding(path, f'"{tunable}" is a second tunable for the variable {variable}')
         variables.add(variable)
         if tunable in profile.environment:
+            if variable != tunable:
+                yield Finding(path, f'"{tunable}" must be in upper case to be tunable')
             if "port" in profile.tunables and "{port}" in profile.environment[tunable]:
                 yield Finding(path, f'"{tunable}" refers to {{port}}, which is tunable itself')
             continue
@@ -267,9 +267,8 @@ _KV_OPTIONS: Final = ("kv-cache-dtype", "cache-type-k", "cache-type-v")
 
 def kv_below_fp8(profile: Profile) -> str | None:
     """Return the option and value that puts the KV cache below FP8, as `kv-cache-dtype = nvfp4`."""
-    for option in _KV_OPTIONS:
-        value = profile.options.get(option, profile.options.get(option.replace("-", "_")))
-        if isinstance(value, str) and _LOW_PRECISION.search(value):
+    for option, value in profile.options.items():
+        if option.replace("_", "-") in _KV_OPTIONS and _LOW_PRECISION.search(str(value)):
             return f"{option} = {value}"
     return None
 

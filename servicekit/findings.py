@@ -22,7 +22,7 @@ Lines: TypeAlias = "Mapping[Path, int]"
 LONGEST_QUOTE: Final = 60
 """Characters of a user's value that a finding repeats."""
 
-_HUGE: Final = 10**15
+_HUGE: Final = 10**12
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 _SYNTAX: Final = re.compile(
     r"(?P<what>.*?) \(at (?P<where>line \d+, column \d+|end of document)\)\Z"
@@ -88,11 +88,14 @@ def place(path: Path) -> str:
     return spelt
 
 
-def shown(text: str) -> str:
-    """Make `text` fit to be repeated in a line: short, and without control characters."""
-    if len(text) > LONGEST_QUOTE:
-        text = f"{text[:LONGEST_QUOTE]}…"
+def printable(text: str) -> str:
+    """Make `text` fit for a line of a terminal: whole, with control characters spelt out."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def shown(text: str) -> str:
+    """Make a user's `text` fit to be repeated: short, and printable."""
+    return printable(text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -142,16 +145,14 @@ def _kind(value: object) -> str:
 
 def _number(value: float) -> str:
     # Python refuses to write an integer of thousands of digits, and TOML can hold one.
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return str(value) if abs(value) < _HUGE else "a number that large"
+    return "a number that large" if abs(value) >= _HUGE else f"{value:.12g}"
 
 
 def syntax(error: ValueError) -> str:
     """Say why a text is no TOML, from the error that `tomllib` raised about it."""
     found = _SYNTAX.match(str(error))
-    if found is None:  # a number too long for Python, about which tomllib passes on Python's words
-        return f"is not TOML: {str(error).lower()}"
+    if found is None:  # what Python's int() says, and tomllib passes on
+        return "holds a number with too many digits"
     what = found["what"]
     return f"{found['where']}: is not TOML: {what[0].lower()}{what[1:]}"
 

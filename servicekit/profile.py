@@ -16,6 +16,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     PlainValidator,
     StrictBool,
     StrictFloat,
@@ -113,6 +114,8 @@ Seconds = Annotated[StrictFloat, Field(gt=0, le=values.LONGEST, allow_inf_nan=Fa
 OptionValue: TypeAlias = Annotated[
     bool | int | float | str | tuple[int | float | str, ...] | dict[str, Any],
     PlainValidator(values.option_value),
+    # Left to itself, pydantic expects each kind of the union in turn, and warns.
+    PlainSerializer(lambda value: value, return_type=Any),
     WithJsonSchema(
         {
             "anyOf": [

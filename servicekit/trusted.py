@@ -13,7 +13,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.findings import Finding, Lines, lines_of, shown, syntax
+from servicekit.findings import Finding, Lines, lines_of, printable, syntax
 from servicekit.places import Scope
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read(path: Path, believed: frozenset[int]) -> Document:
     """
     findings = [finding for each in _ways(path) for finding in _directory_findings(each, believed)]
     try:
-        with open(path, "rb", opener=_open) as stream:  # noqa: PTH123 - Path.open takes no opener
+        with open(path, "rb", opener=_open) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return Document(findings=(*findings, Finding((), "is no regular file")))
@@ -102,7 +102,9 @@ def _directory_findings(directory: Path, believed: frozenset[int]) -> Iterator[F
         status = directory.stat()
     except OSError:
         return  # opening the file says it better
-    yield from _trust(status, believed, f'is in "{shown(str(directory))}", which ', str(directory))
+    yield from _trust(
+        status, believed, f'is in "{printable(str(directory))}", which ', str(directory)
+    )
 
 
 def _trust(
@@ -117,7 +119,7 @@ def _trust(
         if status.st_mode & bit
     ]
     if who:
-        mend = f"`chmod go-w {shown(path)}` mends that"
+        mend = f"`chmod go-w {printable(path)}` mends that"
         yield Finding((), f"{subject}is writable by {' and '.join(who)}; {mend}")
 
 

@@ -21,6 +21,11 @@ NAME: Final = r"[a-z0-9][a-z0-9-]{0,47}"
 """Names of profiles: what a unit name, a Supervisor section and a path component can all hold."""
 
 VARIABLE: Final = r"[A-Z_][A-Z0-9_]*"
+"""Names of variables that mean something to servicekit."""
+
+ANY_VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+"""Names of variables that an engine may want, such as `no_proxy`."""
+
 SERVED_NAME: Final = r"[^\s,-][^\s,]*"
 REVISION: Final = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
 ACCOUNT: Final = r"[a-z_][a-z0-9_-]{0,30}\$?"
@@ -49,6 +54,9 @@ PACKAGED: Final = re.compile(r"(?P<package>[A-Za-z_][A-Za-z0-9_.]*):(?P<file>[^/
 LONGEST: Final = 30 * 86400.0
 """Seconds that any bound of a profile may last: every service manager can still express it."""
 
+DEEPEST: Final = 32
+"""Levels of a table that is passed as JSON; parsers of it have bounds of their own."""
+
 _NOT_UTF8: Final = re.compile("[\ud800-\udfff]")
 """How Python holds bytes of the environment that are no UTF-8."""
 _BREAKS_A_LINE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef\ufffe\uffff]")
@@ -61,6 +69,13 @@ class EngineName(StrEnum):
     VLLM = "vllm"
     LLAMACPP = "llamacpp"
     OPENAI = "openai"
+
+
+class ManagerName(StrEnum):
+    """Service managers that artifacts are made for."""
+
+    SYSTEMD = "systemd"
+    SUPERVISOR = "supervisor"
 
 
 class Reason(StrEnum):
@@ -144,7 +159,7 @@ def option_value(value: object) -> object:
             raise ValueError("must not be an empty array; write true for an option without a value")
         return tuple(_option_item(item) for item in value)
     if isinstance(value, dict):
-        _check_json(value)
+        _check_json(value, DEEPEST)
         return value
     return value if isinstance(value, bool) else _option_item(value)
 
@@ -159,11 +174,13 @@ def _option_item(value: object) -> object:
     raise ValueError("must be text, a number, true, false, an array of texts or numbers or a table")
 
 
-def _check_json(value: object) -> None:
-    """Refuse what JSON has no words for."""
+def _check_json(value: object, levels: int) -> None:
+    """Refuse what JSON has no words for, and what is nested deeper than `levels`."""
     if isinstance(value, dict | list):
+        if not levels:
+            raise ValueError(f"must not be nested deeper than {DEEPEST} levels")
         for item in value.values() if isinstance(value, dict) else value:
-            _check_json(item)
+            _check_json(item, levels - 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must contain only finite numbers: the table is passed as JSON")
     elif not isinstance(value, str | int | float):
