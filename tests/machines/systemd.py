@@ -267,6 +267,22 @@ class Machine:
             pytest.fail(f"{command} exited {done.returncode}:\n{said}")
         return done
 
+    def add_user(self, name: str) -> dict[str, str]:
+        """Make a user whose own systemd runs without a login; give the environment that finds it.
+
+        `run("systemctl", "--user", ..., user=name, env=that)` then talks to it.
+        """
+        self.run("useradd", "--create-home", name)
+        self.run("systemctl", "start", "dbus.socket", "systemd-logind")
+        self.run("loginctl", "enable-linger", name)
+        uid = self.run("id", "-u", name).stdout.strip()
+        self.wait_until(
+            lambda: self.show(f"user@{uid}", "ActiveState") == "active",
+            BOOT_LIMIT,
+            f"{name}'s systemd is up",
+        )
+        return {"HOME": f"/home/{name}", "XDG_RUNTIME_DIR": f"/run/user/{uid}"}
+
     def spawn(
         self, *command: str | os.PathLike[str], user: str = "", env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:

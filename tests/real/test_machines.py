@@ -76,6 +76,14 @@ class TestSystemd:
         assert said.startswith("/opt/servicekit")
         systemd_machine.run("test", "-r", TESTS_INSIDE / "conftest.py", user="nobody")
 
+    def test_user_has_a_systemd(self, systemd_machine: Machine) -> None:
+        """A user's own manager runs without a login, and obeys that user."""
+        env = systemd_machine.add_user("lodger")
+        said = systemd_machine.run(
+            "systemctl", "--user", "is-system-running", user="lodger", env=env
+        )
+        assert said.stdout == "running\n"
+
     def test_what_happens_inside_stays_inside(
         self, systemd_machine: Machine, tmp_path: Path
     ) -> None:
