@@ -7,15 +7,16 @@ llama.cpp b11434.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from servicekit.values import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from servicekit.profile import Profile
     from servicekit.quoting import Word
-    from servicekit.values import EngineName
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +176,31 @@ class FlagTable:
     version: str
     options: Mapping[str, LegalValue]
     """By the option with its dashes."""
+
+
+PACKAGE: Final[Mapping[EngineName, str]] = {
+    EngineName.SGLANG: "sglang",
+    EngineName.VLLM: "vllm",
+    EngineName.LLAMACPP: "llama.cpp",
+}
+"""Which package's version is an engine's; llama.cpp's is the number of its build."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What is known of an engine as it is installed on this host; empty where it is not."""
+
+    executable: str = ""
+    """Absolute path of its program."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions by the package's name in lower case, with dashes; `llama.cpp` by its build."""
+    cuda: str | None = None
+    """Version of the CUDA runtime beside it, as `12.8`."""
+    capability: str | None = None
+    """Compute capability of the profile's GPU, as `12.0`."""
+    told: FlagTable | None = None
+    """Options as the engine itself lists them."""
+
+    def version(self, engine: EngineName) -> str | None:
+        """Version of the engine itself, `None` where it is not known."""
+        return self.packages.get(PACKAGE.get(engine, ""))

@@ -34,12 +34,13 @@ def compact_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def option_words(profile: Profile) -> Iterator[Word]:
+def option_words(profile: Profile, *, argparse: bool = True) -> Iterator[Word]:
     """Give the words of the profile's `options`, in their order.
 
     `true` is the bare option and `false` none at all; a number or text follows the option as a
     word of its own, an array as one word each, a table as compact JSON; a tunable is a reference.
-    Text that begins with a dash is joined by `=`, else argparse would take it for an option.
+    For a parser that is Python's `argparse`, text that begins with a dash is joined by `=`, else it
+    would be taken for an option; llama.cpp's knows no `=` and takes the next word as it is.
     """
     for name, value in profile.options.items():
         if value is False:
@@ -52,7 +53,7 @@ def option_words(profile: Profile) -> Iterator[Word]:
             yield from option(name, *map(str, value))
         elif name in profile.tunables:
             yield from option(name, Reference(variable_of(name)))
-        elif isinstance(value, str) and value.startswith("-"):
+        elif argparse and isinstance(value, str) and value.startswith("-"):
             yield (f"--{name}={value}",)
         else:
             yield from option(name, str(value))

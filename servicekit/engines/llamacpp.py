@@ -58,7 +58,7 @@ class LlamaCpp(Compatible):
         yield from option("metrics")
         if profile.drafter is not None:
             yield from option("spec-draft-model", profile.drafter)
-        yield from option_words(profile)
+        yield from option_words(profile, argparse=False)
 
     @override
     def environment(self, _profile: Profile) -> tuple[tuple[str, str], ...]:
