@@ -570,7 +570,7 @@ ABOUT: Final[Mapping[Cause, About]] = {
         Retry.ALWAYS,
         "GPU memory is held by a process of an earlier run, or by nobody",
         (
-            "the next start sweeps what carries our marker, and so does `servicekit stop {profile}`",
+            "the next start sweeps what is ours, and so does `servicekit stop {profile}`",
             "a process of another tool is yours to end: `nvidia-smi`, then `kill PID`",
             "memory that no process holds comes back with a reboot",
         ),

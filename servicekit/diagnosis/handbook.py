@@ -1,0 +1,179 @@
+"""The causes written out for people: `docs/causes.md`, and the journal's message catalog. Pure.
+
+`python -m servicekit.diagnosis.handbook markdown` and `… catalog` print them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Final
+
+from servicekit.diagnosis.causes import Cause, Group, Retry
+from servicekit.diagnosis.signatures import Role, knowledge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servicekit.diagnosis.signatures import Remedy, Signature
+
+COMMAND: Final = "python -m servicekit.diagnosis.handbook"
+_RETRY: Final = {
+    Retry.ALWAYS: "yes",
+    Retry.ONCE: "once; the same again means stop (exit 69)",
+    Retry.NEVER_CONFIG: "no (exit 78): the configuration must change first",
+    Retry.NEVER_HOST: "no (exit 69): the host or an operator must act first",
+}
+_ROLE: Final = {
+    Role.CAUSE: "",
+    Role.SYMPTOM: ", only where the log shows no cause",
+    Role.NOTICE: ", nothing ends by it",
+    Role.ECHO: "",
+}
+_ORIGIN: Final = {
+    "sglang": "SGLang",
+    "vllm": "vLLM",
+    "llamacpp": "llama.cpp",
+    "any": "any engine",
+    "host": "kernel or systemd",
+}
+
+
+def markdown() -> str:
+    """Return the handbook of causes: each with its sentence, its remedies, and what shows it."""
+    return "\n".join([*_introduction(), *_echoes(), *_causes()]).rstrip() + "\n"
+
+
+def catalog_text() -> str:
+    """Return systemd's message catalog for every cause, so that `journalctl -x` explains it.
+
+    Format: https://systemd.io/CATALOG. `@SERVICEKIT_PROFILE@` is filled in by journalctl from the
+    entry's field of that name.
+    """
+    profile = "@SERVICEKIT_PROFILE@"
+    entries = ["# Message catalog of servicekit. Install into /usr/lib/systemd/catalog."]
+    for cause in Cause:
+        remedies = [text.replace("{profile}", profile) for text in cause.remedies]
+        entries.append(
+            "\n".join(
+                [
+                    f"-- {cause.message_id}",
+                    f"Subject: {profile}: {cause.title}",
+                    "Defined-By: servicekit",
+                    "",
+                    f"Cause: {cause.value}. {_restart(cause)}",
+                    "",
+                    "What helps, in this order:",
+                    *(f"{number}. {text}" for number, text in enumerate(remedies, start=1)),
+                    "",
+                    "The entry itself says what was found this time; earlier ones:",
+                    f"    servicekit history {profile}",
+                ]
+            )
+        )
+    return "\n\n".join(entries) + "\n"
+
+
+def _introduction() -> Iterator[str]:
+    yield f"<!-- Written by `{COMMAND} markdown`; change the signatures instead. -->"
+    yield ""
+    yield "# Causes"
+    yield ""
+    yield (
+        "Why a run ended, or why a service that answers is not as it should be. "
+        "`servicekit diagnose` and the watchdog choose from this list; the remedies they print are "
+        "those of the line that matched, with the log's numbers and fitted to the profile."
+    )
+    yield ""
+
+
+def _echoes() -> Iterator[str]:
+    yield "These lines only wrap a cause, and are never taken for one:"
+    yield ""
+    for signature in knowledge("any").signatures:
+        if signature.role is Role.ECHO:
+            yield f"- {_ORIGIN[signature.file]}: {_texts(signature)}"
+    yield ""
+
+
+def _causes() -> Iterator[str]:
+    for group in Group:
+        yield f"## {group}"
+        yield ""
+        for cause in Cause:
+            if cause.group is group:
+                yield from _cause(cause)
+
+
+def _cause(cause: Cause) -> Iterator[str]:
+    yield f"### `{cause}`"
+    yield ""
+    yield f"{cause.title[0].upper()}{cause.title[1:]}."
+    yield ""
+    for text in cause.remedies:
+        yield f"1. {text.replace('{profile}', 'PROFILE')}"
+    yield ""
+    yield f"{_restart(cause)} Journal: `MESSAGE_ID={cause.message_id}`."
+    yield ""
+    shown = [one for one in knowledge("any").signatures if one.cause is cause]
+    if shown:
+        yield "Shown by:"
+        yield ""
+        for signature in shown:
+            yield from _shown(signature)
+        yield ""
+
+
+def _restart(cause: Cause) -> str:
+    """Return what the watchdog makes of it, as one sentence."""
+    if cause in {Cause.STOP_REQUESTED, Cause.HOST_SHUTDOWN}:
+        return "No fault: nothing is restarted."
+    if cause.group is Group.DEGRADED:
+        return "The service stays up as `degraded`, unless the profile's `restart.on` names it."
+    return f"Restart: {_RETRY[cause.retry]}."
+
+
+def _shown(signature: Signature) -> Iterator[str]:
+    when = f", while {' or '.join(sorted(signature.phases))}" if signature.phases else ""
+    origin = f"{_ORIGIN[signature.file]}{when}{_ROLE[signature.role]}"
+    yield f"- {_texts(signature)} ({origin}). Source: {signature.source}."
+    for remedy in signature.remedies:
+        yield f"    1. {_unfilled(remedy)}"
+
+
+def _texts(signature: Signature) -> str:
+    return ", ".join(f"`{literal.strip()}`" for literal in signature.literals)
+
+
+def _unfilled(remedy: Remedy) -> str:
+    """Return a remedy with names instead of numbers, and its conditions."""
+    text = remedy.text.replace("{profile}", "PROFILE")
+    text = re.sub(r"\{opt\[([^]]*)\]\}|\{(\w+)\}", lambda name: f"*{name[1] or name[2]}*", text)
+    conditions = [
+        *([_ORIGIN[remedy.engine]] if remedy.engine else []),
+        *(_condition(name, wanted, "where") for name, wanted in remedy.when.items()),
+        *(_condition(name, wanted, "unless") for name, wanted in remedy.unless.items()),
+    ]
+    return f"{text} [{'; '.join(conditions)}]" if conditions else text
+
+
+def _condition(name: str, wanted: object, word: str) -> str:
+    match wanted:
+        case True:
+            return f"{word} `--{name}` is set"
+        case False:
+            return f"{word} `--{name}` is not set"
+        case list():
+            return f"{word} `--{name}` is {' or '.join(map(str, wanted))}"
+        case _:
+            return f"{word} `--{name}` is {wanted}"
+
+
+def main() -> None:
+    """Print what the command line asks for."""
+    writers = {"markdown": markdown, "catalog": catalog_text}
+    sys.stdout.write(writers[sys.argv[1]]())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,597 @@
+"""Reading a log as it arrives: findings, boot phases, figures. Pure; time comes with the bytes.
+
+A log may be a hundred megabytes of ordinary lines with one that matters. So bytes are looked at in
+bulk: ordinary lines are cut out, the rest is searched for a few short anchors, and only lines that
+have one are taken apart. Memory is bounded whatever arrives: lines of any length (the first 16 KiB
+of each are read), any bytes, any number of findings (one per signature).
+
+What is taken apart first loses its prefixes: syslog and container times, ranks, levels, llama.cpp's
+uptime. A signature then matches only the *beginning* of the message, so a prompt that quotes an
+error text is no failure, and neither is the source line in a traceback.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.signatures import Mark, Phase, Role, captures, knowledge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from servicekit.diagnosis.signatures import Signature
+
+_SLICE: Final = 1 << 18
+"""Bytes that are looked at in one go: large enough to be fast, small enough for the cache."""
+_LINE: Final = 1 << 14
+"""Bytes of one line that are read; what an engine has to say stands at its beginning."""
+_TAIL: Final = 1 << 13
+"""Bytes of the end of the log that are kept, for a person and to see what a line follows on."""
+_SHOWN: Final = 400
+"""Characters of one line that are kept as evidence."""
+_MESSAGE: Final = 4
+"""Lines after a finding that may still belong to its message, when that spans lines."""
+_TRACEBACK: Final = 2000
+"""Lines of a traceback that are followed to its last one."""
+_LOOK_BACK: Final = 200
+"""Lines before an error text that are searched for the beginning of a quotation."""
+_OUTLIVED_BYTES: Final = 1 << 14
+_OUTLIVED_SECONDS: Final = 30.0
+"""An engine that works on for so long after a finding has not died of it. Other ranks still say a
+few lines after the first one failed, hence not at once."""
+
+_ESCAPE: Final = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
+)
+_PREFIX: Final = re.compile(
+    r"""
+      <\d>                                              # a syslog priority
+    | [A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}(?:\.\d+)?\      # journalctl -o short
+        \S+\ [^\s:\[]+(?:\[\d+\])?:\                    #
+    | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\   # ISO, and behind it
+        (?:std(?:out|err)\ [FP]\                        # a container's
+          |\S+\ [^\s:\[]+(?:\[\d+\])?:\                 # or a journal's
+          |-\ )?                                        # or Python's logging
+    | \[\ *\d+\.\d{6}\]\                                # the kernel's uptime
+    | \((?P<process>[\w.-]+)\ (?:rank=\d+\ )?pid=\d+\)\ ?               # vLLM's process
+    | \[(?P<torch>rank\d+)\]:\ ?                        # torch's rank
+    | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ [\d:]{8}\ \[[^\]\s]+:\d+\]\ ?
+    | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ [\w.]+:\ )?(?:-\ )?
+    | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?P<sglang>(?:\ [A-Z]+\d+)*)\]\ ?      # SGLang's time and ranks
+    | \d+\.\d\d\.\d{3}\.\d{3}\ (?P<llama>[A-Z])\ (?:[a-z]{3,4}\ +)?     # llama.cpp's uptime, level
+    | \[(?P<glog>[IWEF])\d{4}\ [\d:.]+\ [^\]]+\]\       # torch's C++ part
+    | \[Rank\ \d+\]\ ?                                  # NCCL's rank
+    """,
+    re.VERBOSE,
+)
+_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W"})
+_FURTHER_RANK: Final = re.compile(r"(?:TP|PP|DP|EP|rank|-)[1-9]")
+_TROUBLED: Final = re.compile(
+    r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b"
+    r"|.*?(?:\bERROR\b|\bCRITICAL\b|\bFATAL\b|[Ee]rror:|[Ff]atal|[Ff]ailed to|assertion failed"
+    r"|Segmentation fault|terminate called|core dumped)"
+)
+_TRACEBACK_BEGINS: Final = "Traceback (most recent call last)"
+_OPENED: Final = re.compile(
+    r"(?:prompt|text|content|message|input|example_format)\w*['\"]?\s*[:=]\s*(['\"])"
+)
+_CLOSED: Final = re.compile(r"['\"]\s*(?:[,)\]}].*)?$")
+_WORKED: Final = (b'completions HTTP/1.1" 200', b"Decode batch", b"print_timing: ")
+_SECRET: Final = re.compile(
+    r"(?i)(?P<name>(?:api[_-]?keys?|token|password|secret|authorization)['\"]?\s*[:=]\s*)"
+    r"(?:bearer\s+)?(?!None\b|null\b|True\b|False\b)(?P<quote>['\"\[(]*)[^\s'\",)\]]{4,}"
+    r"|\bhf_\w{8,}|\bsk-[\w-]{8,}"
+)
+_MIB_PER_GIB: Final = 1024
+_PERCENT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line that explains something."""
+
+    signature: Signature
+    captures: Mapping[str, str]
+    lines: tuple[str, ...]
+    """The line, and those after it that belong to its message; secrets are blotted out."""
+    at: float
+    phase: Phase | None
+    """The furthest step of the boot when it was written."""
+    speaker: str
+    """Rank or process that wrote it, as far as the line tells."""
+    outlived: bool = False
+    """Whether the engine went on working afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSeen:
+    """A step of the boot, when it was first seen, and the line that showed it."""
+
+    phase: Phase
+    at: float
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class BootFacts:
+    """What the boot log says about memory and limits; `None` where it says nothing.
+
+    Sizes are GiB of the device. With a drafter all figures are the target's.
+    """
+
+    weights_gib: float | None = None
+    kv_tokens: int | None = None
+    """Physical KV pool in tokens; for llama.cpp what one slot holds."""
+    kv_gib: float | None = None
+    declared_context: int | None = None
+    """Model length in tokens; for llama.cpp that of a slot."""
+    state_slots: int | None = None
+    state_gib: float | None = None
+    graph_gib: float | None = None
+    free_gib: float | None = None
+    """What was left of the card at the end."""
+    requests: int | None = None
+    """Requests that can run at a time."""
+    draft_graph_disabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFigures:
+    """What the engine last said about decoding; `None` where it does not say."""
+
+    at: float = 0.0
+    throughput: float | None = None
+    """Tokens/s."""
+    accept_length: float | None = None
+    """Mean tokens per verification, the target's own included."""
+    accept_rate: float | None = None
+    """Accepted part of the drafted tokens, 0 to 1."""
+    cuda_graph: bool | None = None
+    running: int | None = None
+    queued: int | None = None
+    kv_usage: float | None = None
+    """Used part of the KV pool, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a log has said so far about its last start."""
+
+    engine: str
+    findings: tuple[Finding, ...] = ()
+    """In the order of the log, one per signature."""
+    phases: tuple[PhaseSeen, ...] = ()
+    facts: BootFacts = field(default_factory=BootFacts)
+    decode: DecodeFigures | None = None
+    trouble: tuple[str, ...] = ()
+    """Lines that look like errors, and the ends of the first traceback."""
+    tail: tuple[str, ...] = ()
+    """The last lines, whatever they are."""
+
+    @property
+    def phase(self) -> Phase | None:
+        """The step of the boot that was reached last."""
+        return self.phases[-1].phase if self.phases else None
+
+
+@dataclass(slots=True)
+class _Line:
+    """One line, taken apart."""
+
+    text: str
+    message: str
+    """Without prefixes, with its indentation."""
+    prefixed: bool
+    speaker: str
+    quiet: bool
+    """Logged as a warning or less."""
+
+
+@dataclass(slots=True)
+class _Unfinished:
+    """A message that may go on in the next lines."""
+
+    source: Signature | Mark
+    text: str
+    speaker: str
+    known: Mapping[str, str]
+    left: int = _MESSAGE
+
+
+class LogReader:
+    """Reads one log. Feed bytes as they come, ask for `reading()` at any time.
+
+    `engine` is the name of an engine, `kernel` for what the kernel and the manager write, or `any`:
+    then the engine is recognised by its boot log. `at` is the time of the bytes in seconds on any
+    monotonic clock; leave it out for a log whose times do not matter.
+    """
+
+    def __init__(self, engine: str = "any") -> None:
+        self._engine = engine
+        self._knowledge = knowledge(engine)
+        self._partial = b""
+        self._clipped = False
+        self._tail = b""
+        self._offset = 0
+        self._at = 0.0
+        self._new: list[Finding] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin a new start: nothing of an earlier one explains how this one ends."""
+        self._findings: dict[str, Finding] = {}
+        self._offsets: dict[str, int] = {}
+        self._phases: dict[Phase, PhaseSeen] = {}
+        self._step: Phase | None = None
+        self._facts = BootFacts()
+        self._decode: DecodeFigures | None = None
+        self._first: tuple[str, ...] = ()
+        self._last: deque[str] = deque(maxlen=5)
+        self._frames: deque[str] = deque(maxlen=2)
+        self._traced = 0
+        self._tracer = ""
+        self._unfinished: list[_Unfinished] = []
+
+    @property
+    def engine(self) -> str:
+        """The engine that wrote the log, `any` while it is not known."""
+        return self._engine
+
+    @property
+    def phase(self) -> Phase | None:
+        """The step of the boot that was reached last."""
+        return next(reversed(self._phases), None)
+
+    def feed(self, data: bytes, at: float = 0.0) -> tuple[Finding, ...]:
+        """Read `data`, which may begin and end anywhere, and return what it newly showed."""
+        self._at = at
+        for start in range(0, len(data), _SLICE):
+            self._take(data[start : start + _SLICE])
+        return self._collected()
+
+    def feed_line(self, line: str, at: float = 0.0) -> tuple[Finding, ...]:
+        """Read one line of text without its line break."""
+        return self.feed(line.encode(errors="surrogateescape") + b"\n", at)
+
+    def close(self) -> tuple[Finding, ...]:
+        """Read a last line that has no line break. More may still be fed."""
+        block, self._partial, self._clipped = self._partial, b"", False
+        if block:
+            self._scan(block)
+        return self._collected()
+
+    def reading(self) -> Reading:
+        """Return what the log has said so far."""
+        tail = [shown(line) for line in self._tail.decode(errors="replace").splitlines()]
+        return Reading(
+            engine=self._engine,
+            findings=tuple(self._findings.values()),
+            phases=tuple(self._phases.values()),
+            facts=self._facts,
+            decode=self._decode,
+            trouble=(*self._first, *(line for line in self._last if line not in self._first)),
+            tail=tuple([line for line in tail if line.strip()][-10:]),
+        )
+
+    # ---- bytes ----
+
+    def _collected(self) -> tuple[Finding, ...]:
+        new, self._new = tuple(self._new), []
+        return new
+
+    def _take(self, piece: bytes) -> None:
+        breaks = [at for at in (piece.find(b"\n"), piece.find(b"\r")) if at >= 0]
+        if not breaks:
+            self._keep(piece)
+            return
+        first, last = min(breaks), max(piece.rfind(b"\n"), piece.rfind(b"\r"))
+        self._keep(piece[:first])
+        block = self._partial + piece[first:last]
+        self._partial, self._clipped = b"", False
+        self._keep(piece[last + 1 :])
+        self._scan(block)
+
+    def _keep(self, rest: bytes) -> None:
+        """Hold on to the beginning of a line that has not ended yet."""
+        if not self._clipped:
+            self._partial += rest[: _LINE - len(self._partial)]
+            self._clipped = len(self._partial) >= _LINE
+
+    def _scan(self, block: bytes) -> None:
+        """Read whole lines."""
+        if b"\x1b" in block:
+            block = _ESCAPE.sub(b"", block)
+        if b"\r" in block:
+            block = block.replace(b"\r", b"\n")  # every state of a progress bar is a line
+        original = block = b"\n" + block
+        if plain := self._knowledge.plain:
+            block = plain.sub(b"", block)
+        self._walk(block, original)
+        self._read_figures(original)
+        self._note_work(original)
+        self._offset += len(original)
+        self._tail = (self._tail + original[-_TAIL:])[-_TAIL:]
+
+    def _walk(self, block: bytes, original: bytes) -> None:
+        """Take apart the lines of `block` that have an anchor or follow on one that had."""
+        starts = self._starts(block, 0)
+        position = 1
+        while position < len(block):
+            if not (self._unfinished or self._traced):
+                position = next((start for start in starts if start >= position), len(block))
+                if position == len(block):
+                    return
+            end = block.find(b"\n", position)
+            end = len(block) if end < 0 else end
+            served = Phase.SERVING in self._phases
+            self._read(block, position, end, original)
+            position = end + 1
+            if served and Phase.SERVING not in self._phases:  # a new start: its boot matters again
+                starts = self._starts(block, position)
+
+    def _starts(self, block: bytes, since: int) -> Iterator[int]:
+        """Say where lines begin that have an anchor, in order."""
+        known = self._knowledge
+        served = Phase.SERVING in self._phases
+        starts: set[int] = set()
+        for anchor in known.steady_anchors if served else known.boot_anchors:
+            at = block.find(anchor, since)
+            while at >= 0:
+                starts.add(block.rfind(b"\n", 0, at) + 1)
+                end = block.find(b"\n", at)
+                at = block.find(anchor, end) if end >= 0 else -1
+        return iter(sorted(starts))
+
+    # ---- lines ----
+
+    def _read(self, block: bytes, start: int, end: int, original: bytes) -> None:
+        raw = block[start : min(end, start + _LINE)]
+        line = _taken_apart(raw.decode(errors="replace"))
+        message = line.message.lstrip()
+        self._continue(line)
+        if self._trace(line) or self._mark(line, message):
+            return
+        signature = self._recognise(line, message)
+        troubled = not line.quiet and _TROUBLED.match(message)
+        if not (signature or troubled) or self._is_quoted(line, block, start):
+            return
+        if signature is None:
+            self._note_trouble(line)
+        elif signature.role is not Role.ECHO:
+            self._find(signature, line, message, self._offset + original.find(raw))
+
+    def _continue(self, line: _Line) -> None:
+        """Let messages that began in the lines above go on in this one."""
+        for unfinished in self._unfinished:
+            unfinished.left -= 1
+            if line.prefixed and (line.quiet or line.speaker != unfinished.speaker):
+                continue
+            if line.prefixed and isinstance(unfinished.source, Mark):
+                continue
+            unfinished.text = f"{unfinished.text} {line.message.strip()}"
+            match = unfinished.source.match(unfinished.text)
+            fresh = {
+                name: text
+                for name, text in (captures(match) if match else {}).items()
+                if name not in unfinished.known
+            }
+            if not fresh:
+                continue
+            unfinished.known = {**unfinished.known, **fresh}
+            if isinstance(unfinished.source, Mark):
+                self._note_facts(unfinished.source, fresh, line)
+            elif found := self._findings.get(unfinished.source.id):
+                self._findings[unfinished.source.id] = replace(
+                    found, captures=unfinished.known, lines=(*found.lines, shown(line.text))
+                )
+        self._unfinished = [one for one in self._unfinished if one.left > 0]
+
+    def _trace(self, line: _Line) -> bool:
+        """Follow tracebacks to their last line; true for the lines before it."""
+        if line.message.startswith(_TRACEBACK_BEGINS):
+            self._traced, self._tracer = _TRACEBACK, line.speaker
+            self._frames.clear()
+            return True
+        if not self._traced or line.speaker != self._tracer:
+            return False
+        self._traced -= 1
+        if line.message.startswith(" "):
+            if line.message.strip(" ^~"):
+                self._frames.append(shown(line.message))
+            return True
+        self._traced = 0
+        return False
+
+    def _recognise(self, line: _Line, message: str) -> Signature | None:
+        for signature in self._knowledge.signatures:
+            if not any(literal in line.text for literal in signature.literals):
+                continue
+            if signature.phases and self._step not in signature.phases:
+                continue
+            if line.quiet and not signature.any_level and signature.role is not Role.NOTICE:
+                continue
+            if signature.match(message):
+                return signature
+        return None
+
+    def _is_quoted(self, line: _Line, block: bytes, start: int) -> bool:
+        """Whether a line without any prefix is part of a text that a line above quotes."""
+        if line.prefixed:
+            return False
+        above = (self._tail + block[max(0, start - _TAIL) : start])[-_TAIL:]
+        for text in above.decode(errors="replace").splitlines()[: -_LOOK_BACK - 1 : -1]:
+            if text.startswith("    "):  # source lines of a traceback
+                continue
+            if opened := _last(_OPENED, text):
+                rest = text[opened.end() :]
+                return not re.search(rf"{opened[1]}\s*(?:[,)\]}}]|$)", rest)
+            if _PREFIX.match(text) or _CLOSED.search(text):
+                return False
+        return False
+
+    def _find(self, signature: Signature, line: _Line, message: str, offset: int) -> None:
+        if signature.begins:
+            self._forget()
+        known = self._findings.get(signature.id)
+        if known is not None and not known.outlived:
+            return
+        match = signature.match(message)
+        found = captures(match) if match else {}
+        finding = Finding(
+            signature=signature,
+            captures=found,
+            lines=(shown(line.text),),
+            at=self._at,
+            phase=self.phase,
+            speaker=line.speaker,
+        )
+        self._findings.pop(signature.id, None)
+        self._findings[signature.id] = finding
+        self._offsets[signature.id] = offset
+        self._new.append(finding)
+        self._unfinished.append(_Unfinished(signature, message, line.speaker, found))
+        if signature.cause is Cause.DRAFT_GRAPH_DISABLED:
+            self._facts = replace(self._facts, draft_graph_disabled=True)
+
+    def _note_trouble(self, line: _Line) -> None:
+        text = shown(line.text)
+        if not self._first:
+            self._first = (*self._frames, text)
+        elif text not in self._last:
+            self._last.append(text)
+        self._frames.clear()
+
+    # ---- the boot ----
+
+    def _mark(self, line: _Line, message: str) -> bool:
+        served = Phase.SERVING in self._phases
+        marked = False
+        for mark in self._knowledge.marks:
+            if mark.literal not in line.text or (served and not mark.begins):
+                continue
+            match = mark.match(message)
+            if match is None:
+                continue
+            marked = True
+            found = captures(match)
+            if mark.begins:
+                self._forget()
+            if mark.engine and (mark.begins or found):
+                self._settle(mark.engine)
+            self._step = None if mark.ends else mark.phase or self._step
+            if mark.phase:
+                self._enter(mark.phase, line)
+            self._note_facts(mark, found, line)
+            self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
+        return marked
+
+    def _settle(self, engine: str) -> None:
+        """Recognise an engine that was not named, by a line that only it writes."""
+        if self._engine == "any":
+            self._engine = engine
+            self._knowledge = knowledge(engine)
+
+    def _enter(self, phase: Phase, line: _Line) -> None:
+        if phase in self._phases:
+            return
+        self._phases[phase] = PhaseSeen(phase, self._at, shown(line.text))
+        for finding in tuple(self._findings.values()):
+            if phase is Phase.SERVING or finding.speaker == line.speaker:
+                self._outlive(finding)
+
+    def _note_facts(self, mark: Mark, found: Mapping[str, str], line: _Line) -> None:
+        if _FURTHER_RANK.search(line.speaker):
+            return
+        for name, text in found.items():
+            number = float(text.replace(",", ""))
+            if name == "slot_tokens":
+                self._facts = replace(
+                    self._facts, kv_tokens=int(number), declared_context=int(number)
+                )
+                continue
+            figure = name
+            if name.endswith("_mib"):
+                figure, number = f"{name.removesuffix('_mib')}_gib", number / _MIB_PER_GIB
+            known = getattr(self._facts, figure)
+            if known is not None and mark.keep == "first":
+                continue
+            if mark.keep == "sum":
+                number += known or 0
+            value: Any = round(number, 3) if figure.endswith("_gib") else int(number)
+            self._facts = replace(self._facts, **{figure: value})
+
+    # ---- afterwards ----
+
+    def _read_figures(self, block: bytes) -> None:
+        """Read the last line of each kind about decoding: of thousands only that one matters."""
+        for kind in self._knowledge.figures:
+            at = block.rfind(kind.literal.encode())
+            if at < 0:
+                continue
+            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+            raw = block[start : min(len(block) if end < 0 else end, start + _LINE)]
+            match = kind.match(_taken_apart(raw.decode(errors="replace")).message.lstrip())
+            if match:
+                decode = self._decode or DecodeFigures()
+                figures: dict[str, Any] = dict(map(_figure, captures(match).items()))
+                self._decode = replace(decode, at=self._at, **figures)
+
+    def _note_work(self, block: bytes) -> None:
+        """Mark what the engine has outlived: it went on answering long after the line."""
+        alive = [
+            finding
+            for finding in self._findings.values()
+            if not finding.outlived and finding.signature.role is not Role.NOTICE
+        ]
+        if not alive:
+            return
+        worked = max(block.rfind(sign) for sign in _WORKED)
+        for finding in alive if worked >= 0 else ():
+            distance = self._offset + worked - self._offsets[finding.signature.id]
+            if distance > _OUTLIVED_BYTES or (
+                distance > 0 and self._at - finding.at > _OUTLIVED_SECONDS
+            ):
+                self._outlive(finding)
+
+    def _outlive(self, finding: Finding) -> None:
+        if finding.signature.role is not Role.NOTICE:
+            self._findings[finding.signature.id] = replace(finding, outlived=True)
+
+
+def shown(text: str) -> str:
+    """Return a line as a person may see it: no control characters, no secrets, not too long."""
+    clean = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN])
+    clean = _SECRET.sub(lambda found: f"{found['name'] or ''}***", clean).rstrip()
+    return clean if len(clean) <= _SHOWN else f"{clean[: _SHOWN - 2]} …"
+
+
+def _taken_apart(text: str) -> _Line:
+    position = 0
+    speaker = ""
+    level = ""
+    while match := _PREFIX.match(text, position):
+        position = match.end()
+        named = match.groupdict()
+        speaker = named["process"] or named["torch"] or (named["sglang"] or "").strip() or speaker
+        level = named["vllm"] or named["level"] or named["llama"] or named["glog"] or level
+    return _Line(text, text[position:], position > 0, speaker, level in _QUIET)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(reversed(list(pattern.finditer(text))), None)
+
+
+def _figure(capture: tuple[str, str]) -> tuple[str, float | int | bool]:
+    """Return a capture of a line about decoding as the field that it fills."""
+    name, text = capture
+    if name == "cuda_graph":
+        return name, text == "True"
+    if name in {"running", "queued"}:
+        return name, int(text)
+    if name.endswith("_percent"):
+        return name.removesuffix("_percent"), round(float(text) / _PERCENT, 4)
+    return name, float(text)

@@ -1,0 +1,303 @@
+"""The verdict: what a log showed, weighed against how the process ended. Pure.
+
+The first cause in the log wins, for what follows are its echoes. Where there is none, a symptom
+explains; where there is none either, the exit status says what it can, and the lines that a person
+would look at come with it. What the engine outlived explains nothing, unless it never served.
+
+Status 137 or SIGKILL is no evidence of the OOM killer: SGLang kills itself with it on any failure.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import signal as signals
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from servicekit.diagnosis.causes import Cause, Group, Retry
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.signatures import Phase, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.diagnosis.reader import Finding, Reading
+    from servicekit.diagnosis.signatures import Remedy
+
+_SHELL_SIGNALS: Final = 128
+"""A shell reports death by signal N as exit status 128 + N."""
+_NOT_EXECUTABLE: Final = frozenset({126, 127})
+_CREDENTIALS: Final = 243
+"""systemd's exit status when a credential of the unit is missing."""
+_USAGE: Final = 2
+"""Exit status of Python's argparse when it refuses the command line."""
+_EVIDENCE: Final = 12
+"""Lines of evidence at most."""
+_COMPARISONS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why it ended, or what is not as it should be, and what would help."""
+
+    cause: Cause
+    captures: Mapping[str, str | int | float]
+    """Numbers and names out of the log; a name ends in its unit where it has one."""
+    sentence: str
+    """One sentence for a person, without a full stop."""
+    remedies: tuple[str, ...]
+    """What would help, most useful first."""
+    source: str
+    """Where the text that decided was read, or what else decided."""
+    evidence_lines: tuple[str, ...]
+    """Lines of the log, secrets blotted out."""
+    retry: Retry
+    """Whether a new run may do better."""
+    signature: str = ""
+    """Id of the signature that decided, empty where none did."""
+
+
+def diagnose(
+    log: LogReader | Reading,
+    *,
+    options: Mapping[str, object] | None = None,
+    exit_status: int | None = None,
+    signal: int | None = None,
+    profile: str = "PROFILE",
+) -> Diagnosis:
+    """Return why the engine ended.
+
+    `options` are the profile's engine options by name, for the remedies. `exit_status` is what the
+    engine's process exited with although nobody asked it to, or `signal` the number of the signal
+    it died by; both are `None` for an engine that lives, and where only its log is known.
+    """
+    if isinstance(log, LogReader):
+        log.close()
+        log = log.reading()
+    if exit_status is not None and (exit_status < 0 or exit_status > _SHELL_SIGNALS):
+        dead_by = -exit_status if exit_status < 0 else exit_status - _SHELL_SIGNALS
+        if dead_by in {number.value for number in signals.Signals}:
+            exit_status, signal = None, dead_by
+    finding = _decisive(log, ended=exit_status is not None or signal is not None)
+    if signal == signals.SIGILL:  # stronger than any line: no engine raises it by intention
+        finding = None
+    if finding is not None:
+        return _from_finding(finding, log, _normal(options or {}), profile)
+    return _from_ending(log, exit_status, signal, profile)
+
+
+def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
+    """Return a diagnosis for a terminal: cause, sentence, remedies in order, lines, source."""
+    lines = [f"cause: {diagnosis.cause}", f"{diagnosis.sentence}"]
+    if diagnosis.remedies:
+        lines += ["", "what would help, in this order:"]
+        lines += [f"  {number}. {text}" for number, text in enumerate(diagnosis.remedies, start=1)]
+    if evidence and diagnosis.evidence_lines:
+        lines += ["", "the lines that say so:" if diagnosis.signature else "lines to look at:"]
+        lines += [f"  | {line}" for line in diagnosis.evidence_lines]
+    lines.append("")
+    if diagnosis.cause.group is not Group.DEGRADED:
+        lines.append(f"restart: {_RESTART[diagnosis.retry]}")
+    lines.append(f"source: {diagnosis.source}")
+    return "\n".join(lines)
+
+
+def as_json(diagnosis: Diagnosis) -> dict[str, object]:
+    """Return a diagnosis as values that `json.dumps` takes."""
+    return {
+        "cause": diagnosis.cause.value,
+        "sentence": diagnosis.sentence,
+        "captures": dict(diagnosis.captures),
+        "remedies": list(diagnosis.remedies),
+        "retry": diagnosis.retry.value,
+        "evidence": list(diagnosis.evidence_lines),
+        "source": diagnosis.source,
+        "signature": diagnosis.signature or None,
+        "message_id": diagnosis.cause.message_id,
+    }
+
+
+_RESTART: Final = {
+    Retry.ALWAYS: "a new run may do better",
+    Retry.ONCE: "worth one new run; the same again means stop",
+    Retry.NEVER_CONFIG: "no, the configuration must change first",
+    Retry.NEVER_HOST: "no, the host or an operator must act first",
+}
+
+
+def _decisive(log: Reading, *, ended: bool) -> Finding | None:
+    """Return the finding that explains, `None` where none does."""
+    served = log.phase is Phase.SERVING
+    causes = [one for one in log.findings if one.signature.role is Role.CAUSE]
+    symptoms = [one for one in log.findings if one.signature.role is Role.SYMPTOM]
+    notices = [one for one in log.findings if one.signature.role is Role.NOTICE]
+    candidates = [
+        *(cause for cause in causes if not cause.outlived),
+        # Ranks load side by side: one may fail while another goes on for a while.
+        *(cause for cause in causes if not served),
+        *(symptom for symptom in symptoms if not symptom.outlived),
+        # Where nothing ended, what is not as it should be is the answer.
+        *(notice for notice in notices if not ended),
+    ]
+    return next(iter(candidates), None)
+
+
+def _from_finding(
+    finding: Finding, log: Reading, options: Mapping[str, object], profile: str
+) -> Diagnosis:
+    signature = finding.signature
+    cause = signature.cause or Cause.UNKNOWN
+    found: dict[str, str | int | float] = {
+        name: _value(text) for name, text in finding.captures.items()
+    }
+    for name, ratio in signature.derive.items():
+        upper, lower = (found.get(part) for part in ratio.split(" / "))
+        if isinstance(upper, int | float) and isinstance(lower, int | float) and lower:
+            found[name] = math.floor(100 * upper / lower) / 100
+    words = {**finding.captures, **{n: str(found[n]) for n in signature.derive if n in found}}
+    words |= {"profile": profile}
+    remedies = [
+        text
+        for remedy in signature.remedies
+        if _applies(remedy, log.engine, options)
+        and (text := _filled(remedy.text, words, options)) is not None
+    ]
+    return Diagnosis(
+        cause=cause,
+        captures=found,
+        sentence=_filled(signature.sentence, words, options) or cause.title,
+        remedies=tuple(remedies) or _own_remedies(cause, profile),
+        source=signature.source,
+        evidence_lines=finding.lines,
+        retry=cause.retry,
+        signature=signature.id,
+    )
+
+
+def _from_ending(
+    log: Reading, exit_status: int | None, signal: int | None, profile: str
+) -> Diagnosis:
+    """Say what the way it ended says by itself."""
+    if signal is not None:
+        cause, sentence = _signalled(signal, log.engine)
+    elif exit_status is not None:
+        cause, sentence = _exited(exit_status, (*log.trouble, *log.tail))
+    elif log.trouble:
+        cause, sentence = (
+            Cause.UNKNOWN,
+            "no known failure is in this log; these lines look like one",
+        )
+    elif log.phase is Phase.SERVING:
+        cause, sentence = Cause.UNKNOWN, "this log shows no failure: the engine came up and served"
+    else:
+        cause, sentence = Cause.UNKNOWN, "this log shows no failure that is known"
+    lines = (*log.trouble, *log.tail[-3:]) if log.trouble else log.tail
+    return Diagnosis(
+        cause=cause,
+        captures={},
+        sentence=sentence,
+        remedies=_own_remedies(cause, profile),
+        source="the way the process ended"
+        if exit_status is not None or signal
+        else "the log's end",
+        evidence_lines=tuple(dict.fromkeys(lines))[-_EVIDENCE:],
+        retry=cause.retry,
+    )
+
+
+def _signalled(number: int, engine: str) -> tuple[Cause, str]:
+    try:
+        name = signals.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    match number:
+        case signals.SIGILL:
+            return Cause.ILLEGAL_INSTRUCTION, Cause.ILLEGAL_INSTRUCTION.title
+        case signals.SIGKILL if engine == "sglang":
+            return Cause.ENGINE_SIGNAL, (
+                "SGLang died by SIGKILL, as it does to itself after any failure inside; "
+                "this says nothing about memory"
+            )
+        case signals.SIGKILL:
+            return Cause.OUTSIDE_KILL, (
+                "the engine was killed with SIGKILL; only the kernel's log can tell whether "
+                "that was the OOM killer: `journalctl -k | grep 'Killed process'`"
+            )
+        case signals.SIGTERM | signals.SIGHUP | signals.SIGINT:
+            return Cause.OUTSIDE_KILL, f"the engine ended by {name}, which somebody sent to it"
+        case _:
+            return Cause.ENGINE_SIGNAL, f"the engine crashed with {name}"
+
+
+def _exited(status: int, lines: tuple[str, ...]) -> tuple[Cause, str]:
+    if status == _USAGE and (refusal := next((line for line in lines if ": error: " in line), "")):
+        return Cause.BAD_FLAGS, f"the engine does not accept its command line: {refusal}"
+    if status in _NOT_EXECUTABLE:
+        return Cause.EXECUTABLE_MISSING, (
+            f"the wrapper could not run the engine's program (exit status {status})"
+        )
+    if status == _CREDENTIALS:
+        return Cause.SECRET_MISSING, Cause.SECRET_MISSING.title
+    if status == 0:
+        return Cause.ENGINE_EXIT, (
+            "the engine exited with status 0 although nobody asked it to, "
+            "as vLLM does after its core died"
+        )
+    return (
+        Cause.ENGINE_EXIT,
+        f"the engine exited with status {status}, and its log does not say why",
+    )
+
+
+def _own_remedies(cause: Cause, profile: str) -> tuple[str, ...]:
+    return tuple(text.replace("{profile}", profile) for text in cause.remedies)
+
+
+def _value(text: str) -> str | int | float:
+    digits = text.replace(",", "")
+    for kind in (int, float):
+        try:
+            return kind(digits)
+        except ValueError:
+            continue
+    return text
+
+
+def _filled(text: str, words: Mapping[str, str], options: Mapping[str, object]) -> str | None:
+    """Return `text` with its captures and options, `None` where there is none or one is missing."""
+    try:
+        return text.format(**words, opt=options) or None
+    except KeyError:
+        return None
+
+
+def _normal(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options that are set, by name without dashes in front."""
+    return {
+        name.lstrip("-").replace("_", "-"): value
+        for name, value in options.items()
+        if value is not False and value is not None
+    }
+
+
+def _applies(remedy: Remedy, engine: str, options: Mapping[str, object]) -> bool:
+    if remedy.engine and engine not in {remedy.engine, "any"}:
+        return False
+    if any(_holds(name, wanted, options) for name, wanted in remedy.unless.items()):
+        return False
+    return all(_holds(name, wanted, options) for name, wanted in remedy.when.items())
+
+
+def _holds(name: str, wanted: object, options: Mapping[str, object]) -> bool:
+    """Whether the option `name` is as `wanted`, in the words of the signature files."""
+    value = options.get(name)
+    if isinstance(wanted, bool):
+        return (name in options) is wanted
+    if isinstance(wanted, list):
+        return value in wanted
+    operator, _, bound = wanted.partition(" ") if isinstance(wanted, str) else ("", "", "")
+    if operator in _COMPARISONS:
+        number = _value(str(value))
+        return not isinstance(number, str) and bool(_COMPARISONS[operator](number, float(bound)))
+    return value == wanted
