@@ -239,11 +239,11 @@ class Watchdog:
         names = ", ".join(process.named for process in processes)
         self._say(f"killing what an engine of this profile left behind: {names}", Priority.WARNING)
         sweep(processes)
-        reap_adopted(self._engine)
+        reap_adopted(self._census, self._engine)
 
     async def survey(self) -> Survey:
         """See `World.survey`."""
-        reap_adopted(self._engine)
+        reap_adopted(self._census, self._engine)
         return await self._surveyor.look(self._alive())
 
     async def try_gate(self) -> GatePassed | GateMissed:
