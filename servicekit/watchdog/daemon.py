@@ -87,6 +87,7 @@ STATUS_EVERY: Final = 1.0
 """Seconds between status lines of a start."""
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
+UP: Final = frozenset({Phase.SERVING, Phase.AILING})
 OUTSIDE_SIGNALS: Final = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})
 """Signals that a process does not send itself by a fault of its own."""
 
@@ -272,7 +273,6 @@ class Watchdog:
 
     def report_ready(self) -> None:
         """See `World.report_ready`."""
-        self._ready_seconds = time.monotonic() - self._launched_at
         self._notifier.ready(self._status(view(self._loop.memory)))
 
     def extend_timeout(self, seconds: float) -> None:
@@ -292,6 +292,8 @@ class Watchdog:
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
         """See `World.changed`: ledger first, then state file and manager, then the log."""
+        if now.phase in UP and before.phase is Phase.LOADING:
+            self._ready_seconds = round(time.monotonic() - self._launched_at, 3)
         self._record(before, now, seen)
         state_changed = view(before).state is not seen.state or before.since == 0.0
         if state_changed:
@@ -313,10 +315,9 @@ class Watchdog:
         write = self._note
         if now.boot != before.boot:
             write(Kind.PHASE, boot=now.boot)
-        up = {Phase.SERVING, Phase.AILING}
-        if now.phase in up and before.phase is Phase.LOADING:
+        if now.phase in UP and before.phase is Phase.LOADING:
             context = context_fields(now.contexts)
-            write(Kind.READY, seconds=round(self._ready_seconds or 0.0, 3), context=context)
+            write(Kind.READY, seconds=self._ready_seconds, context=context)
         if now.phase is Phase.AILING and now.ails != before.ails:
             write(Kind.DEGRADED, reasons=[ail.reason for ail in now.ails], sentence=seen.why)
         if now.phase is Phase.SERVING and before.phase is Phase.AILING:
