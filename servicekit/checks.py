@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servicekit.findings import Finding, did_you_mean, shown
@@ -164,6 +165,8 @@ def _check_environment(profile: Profile) -> _Findings:
             yield Finding(path, "belongs to servicekit and the service manager; remove it")
         elif name in GPU_VARIABLES:
             yield Finding(path, "is set by gpus; remove it here")
+        elif name.startswith("LLAMA_ARG_"):
+            yield Finding(path, "is an option by another name; say it in options")
         elif (_SECRET_NAME.search(name) and value) or _SECRET_VALUE.search(value):
             yield Finding(
                 path, "looks like a secret: name it in secrets and run `servicekit secret set`"
@@ -261,26 +264,38 @@ def _check_gpus(profile: Profile) -> _Findings:
         yield Finding(("gpus",), "names a GPU twice")
 
 
-_LOW_PRECISION: Final = re.compile(r"fp4|int4|q[2-6]|turboquant", re.IGNORECASE)
-_KV_OPTIONS: Final = ("kv-cache-dtype", "cache-type-k", "cache-type-v")
+_LOW_PRECISION: Final = re.compile(
+    r"(?:fp|int)[2-6](?![0-9])|q[2-6]|[2-6]bit|(?:turbo|ultra)quant", re.IGNORECASE
+)
+"""In the engines' names for what is below FP8; `int8…` and `q8_0` are not."""
+_KV_OPTIONS: Final = frozenset({"kv-cache-dtype", "cache-type-k", "cache-type-v", "ctk", "ctv"})
+
+
+def _stored_below_fp8(profile: Profile) -> Iterator[tuple[Path, str]]:
+    """Find what puts the KV cache below FP8: the place, and the option with its value."""
+    for option, value in profile.options.items():
+        if option.replace("_", "-") in _KV_OPTIONS and _LOW_PRECISION.search(str(value)):
+            yield ("options", option), f"{option} = {value}"
+    for index, (word, following) in enumerate(pairwise((*profile.arguments, ""))):
+        option, _, joined = word.lstrip("-").partition("=")
+        value = joined or following
+        if option.replace("_", "-") in _KV_OPTIONS and _LOW_PRECISION.search(value):
+            yield ("arguments", index), f"{option} = {value}"
 
 
 def kv_below_fp8(profile: Profile) -> str | None:
     """Return the option and value that puts the KV cache below FP8, as `kv-cache-dtype = nvfp4`."""
-    for option, value in profile.options.items():
-        if option.replace("_", "-") in _KV_OPTIONS and _LOW_PRECISION.search(str(value)):
-            return f"{option} = {value}"
-    return None
+    return next((said for _, said in _stored_below_fp8(profile)), None)
 
 
 def _check_kv_precision(profile: Profile) -> _Findings:
-    low = kv_below_fp8(profile)
-    if low is not None and profile.kv_precision_accepted is None:
-        yield Finding(
-            ("options", low.partition(" ")[0]),
-            "stores the KV cache below FP8, which can cost answers; where that was measured and "
-            'accepted, say kv_precision_accepted = "why"',
-        )
+    if profile.kv_precision_accepted is None:
+        for path, _ in _stored_below_fp8(profile):
+            yield Finding(
+                path,
+                "stores the KV cache below FP8, which can cost answers; where that was measured "
+                'and accepted, say kv_precision_accepted = "why"',
+            )
 
 
 CHECKS: Final[tuple[tuple[frozenset[str], Callable[[Profile], _Findings]], ...]] = (
@@ -295,7 +310,7 @@ CHECKS: Final[tuple[tuple[frozenset[str], Callable[[Profile], _Findings]], ...]]
     (frozenset({"probe", "start", "watch", "restart"}), _check_times),
     (frozenset({"probe"}), _check_expect),
     (frozenset({"gpus"}), _check_gpus),
-    (frozenset({"options", "kv_precision_accepted"}), _check_kv_precision),
+    (frozenset({"options", "arguments", "kv_precision_accepted"}), _check_kv_precision),
 )
 """Checks over a whole profile, each with the keys it reads: where one of those is wrong already,
 nothing can be said, and the other checks still run."""
