@@ -286,9 +286,12 @@ class Machine:
     def spawn(
         self, *command: str | os.PathLike[str], user: str = "", env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start a command inside and leave it running; it ends with the machine at the latest."""
+        """Start a command inside and leave it running, until the machine ends at the latest.
+
+        What is returned is `nsenter`; the command is its only child, and dies with it.
+        """
         return subprocess.Popen(
-            self.argv(*command, user=user, env=env),
+            self.argv("setpriv", "--pdeathsig", "KILL", *command, user=user, env=env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

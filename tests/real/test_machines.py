@@ -98,6 +98,27 @@ class TestSystemd:
         with pytest.raises(pytest.fail.Exception, match="No such file"):
             systemd_machine.run("ls", "/nowhere")
 
+    def test_engine_that_cannot_be_killed(self, systemd_machine: Machine) -> None:
+        """Inside, too, an engine can be made to outlive SIGKILL, and be let go again."""
+        python = "/opt/servicekit/bin/python"
+        server = systemd_machine.spawn(python, TESTS_INSIDE / "machines/dstate.py", "/run/stuck")
+        assert server.stdout is not None
+        assert server.stdout.readline() == "mounted\n"
+        script = '{"say": ["stuck soon"], "stuck": "/run/stuck/in-the-driver"}'
+        engine = systemd_machine.spawn(TESTS_INSIDE / "fake_engine.py", "--script", script)
+        assert engine.stdout is not None
+        while "stuck soon" not in engine.stdout.readline():
+            pass
+        (leader,) = psutil.Process(engine.pid).children()
+        # Its main thread, the server's, and the one that looks.
+        wait_until(lambda: leader.num_threads() == 3, 5, "a thread of the engine looks")
+        leader.kill()
+        wait_until(lambda: leader.status() == psutil.STATUS_ZOMBIE, 5, "the leader looks dead")
+        assert engine.poll() is None
+        server.kill()
+        server.communicate()
+        engine.communicate()
+
 
 @pytest.mark.systemd
 class TestReboot:
