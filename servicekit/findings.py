@@ -125,8 +125,6 @@ def wording(error: Mapping[str, Any]) -> str:
         if not isinstance(value, str):
             return f"must be one of {listed}, not {_kind(value)}"
         return f'must be one of {listed}, not "{shown(value)}"{did_you_mean(value, choices)}'
-    if kind == "string_unicode":
-        return "must be text that UTF-8 can hold"
     message = str(error["msg"]).replace("Input should", "must")
     return message[0].lower() + message[1:]
 

@@ -204,19 +204,18 @@ def load_settings(config: Path | None, environ: Mapping[str, str], *, scope: Sco
     raise UserError("\n".join([*lines, *wrong_outside]), code=ExitCode.CONFIG)
 
 
-def default_places(environ: Mapping[str, str], *, scope: Scope) -> Places:
-    """Places without any settings, from the user's home and XDG variables where they count."""
+def default_places(environ: Mapping[str, str], *, scope: Scope, uid: int | None = None) -> Places:
+    """Places without any settings; a user's are below the home of `uid`, by default our own."""
     if scope is Scope.SYSTEM:
         return system_places()
+    uid = os.getuid() if uid is None else uid
     home = environ.get("HOME", "")
     if not home.startswith("/"):
         try:
-            home = pwd.getpwuid(os.getuid()).pw_dir
+            home = pwd.getpwuid(uid).pw_dir
         except KeyError:
-            raise UserError(
-                f"user id {os.getuid()} has no home directory", hint="set HOME"
-            ) from None
-    return user_places(home, os.getuid(), environ)
+            raise UserError(f"user id {uid} has no home directory", hint="set HOME") from None
+    return user_places(home, uid, environ)
 
 
 def places_of(settings: Settings, environ: Mapping[str, str], *, scope: Scope) -> Places:

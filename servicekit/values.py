@@ -124,6 +124,7 @@ def text(value: str) -> str:
 
 def line(value: str) -> str:
     """Check a text that every kind of file can hold in one line."""
+    text(value)
     if not value:
         raise ValueError("must not be empty")
     if _BREAKS_A_LINE.search(value):
