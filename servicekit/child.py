@@ -10,15 +10,23 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from servicekit import proc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_FORWARDED = ("NOTIFY_SOCKET", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PIDFDID")
+_FORWARDED: Final = (
+    "NOTIFY_SOCKET",
+    "LISTEN_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "LISTEN_PIDFDID",
+)
 """Variables that speak to the main process of a service, and to no other."""
+
+STDERR: Final = 2
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
@@ -28,6 +36,16 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if name not in _FORWARDED and not name.startswith("WATCHDOG_")
     }
+
+
+def _inheritable() -> list[int]:
+    """List what we were given open ourselves, beyond the three streams: not ours to hand on."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is needed
+        with suppress(OSError):  # the directory's own, closed by now
+            if int(name) > STDERR and os.get_inheritable(int(name)):
+                found.append(int(name))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +101,12 @@ class Child:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             streams = (null if stdin is None else stdin, stdout, stderr)
-            actions = [
+            actions: list[tuple[int, int, int] | tuple[int, int]] = [
                 (os.POSIX_SPAWN_DUP2, given, wanted)
                 for wanted, given in enumerate(streams)
                 if given is not None
             ]
+            actions += [(os.POSIX_SPAWN_CLOSE, leaked) for leaked in _inheritable()]
             pid = os.posix_spawnp(
                 argv[0],
                 [*argv],

@@ -147,11 +147,16 @@ class Lines:
 
 
 class Census:
-    """Who runs on this machine, and whose marker each carries; remembers markers once read."""
+    """Who runs on this machine, and whose marker each carries; remembers markers once read.
+
+    Make it before the first engine: a child that is there already is none of an engine's.
+    """
 
     def __init__(self) -> None:
         self.memory = proc.Memory()
         self._markers: dict[tuple[int, int], Marker | None] = {}
+        children = proc.children(os.getpid(), self.look().values())
+        self._before = {(child.pid, child.started) for child in children}
 
     def look(self) -> dict[int, Stat]:
         """Read every process anew, by pid."""
@@ -181,6 +186,15 @@ class Census:
                 known[process.pid, process.started] = marker
         self._markers = known
         return {pid: marker for (pid, _), marker in known.items() if marker}
+
+    def adopted(self, processes: Mapping[int, Stat]) -> set[int]:
+        """Pick our children that engines left to us; our own helpers share our session."""
+        session = os.getsid(0)
+        return {
+            child.pid
+            for child in proc.children(os.getpid(), processes.values())
+            if child.session != session and (child.pid, child.started) not in self._before
+        }
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:
         """Give a process as a person must be able to find it again."""
@@ -218,6 +232,7 @@ class EngineProcess:
         self._census = census
         self._spent: dict[tuple[int, int], Activity] = {}
         self._activity = Activity()
+        self._asked_to_end = False
 
     @classmethod
     def launch(
@@ -279,7 +294,7 @@ class EngineProcess:
         A zombie leader of which a thread still lives is one of them.
         """
         processes = self._census.look()
-        roots = {process.pid for process in _adopted(processes)}
+        roots = self._census.adopted(processes)
         leader = processes.get(self.pid)
         if leader is not None and leader.started == self.leader.started:
             roots.add(self.pid)
@@ -298,9 +313,17 @@ class EngineProcess:
         return tuple(map(self._census.describe, self.members().values()))
 
     def terminate(self) -> None:
-        """Ask its process group to end; one that was stopped is let go on, so that it can."""
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            self._send_group(number)
+        """Ask it to end: the leader, and when asked again its whole process group.
+
+        A leader drains what its workers are doing, for which they must not be ended first. What was
+        stopped is let go on, since it could not end otherwise.
+        """
+        if self._asked_to_end:
+            self._send_group(signal.SIGTERM)
+        else:
+            self.leader.send(signal.SIGTERM)
+        self._asked_to_end = True
+        self._send_group(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL its group, its control group and every other process of it."""
@@ -353,25 +376,16 @@ def _require_executable(program: str) -> None:
         raise error(f'"{program}" cannot be executed')
 
 
-def _adopted(processes: Mapping[int, Stat]) -> Iterator[Stat]:
-    """Pick our children that an engine left to us; our own helpers share our session."""
-    ours = os.getsid(0)
-    return (
-        child for child in proc.children(os.getpid(), processes.values()) if child.session != ours
-    )
-
-
-def reap_adopted(engine: EngineProcess | None) -> tuple[int, ...]:
+def reap_adopted(census: Census, engine: EngineProcess | None) -> tuple[int, ...]:
     """Reap what engines left to us and has died since; return the pids.
 
     The live engine's leader is left to its own `poll`, and our helpers to theirs.
     """
     reaped = []
-    for child in _adopted(proc.snapshot()):
-        if engine is None or child.pid != engine.pid:
-            with suppress(ChildProcessError):
-                if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG) is not None:
-                    reaped.append(child.pid)
+    for pid in census.adopted(census.look()) - ({engine.pid} if engine is not None else set()):
+        with suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
+                reaped.append(pid)
     return tuple(reaped)
 
 
@@ -392,7 +406,7 @@ def leftovers(
     roots = {pid for pid, found in markers.items() if found.same_service(marker)}
     for group in cgroups.engines(delegated) if delegated is not None else ():
         roots |= cgroups.members(group)
-    roots |= {child.pid for child in _adopted(processes)}
+    roots |= census.adopted(processes)
     ours = proc.descendants(roots, processes) - (live.members().keys() if live else set())
     session = os.getsid(0)
     return tuple(

@@ -1,0 +1,681 @@
+"""Engines of real processes: nothing of ours escapes, nothing foreign is touched."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machines.waiting import wait_until
+
+from servicekit import proc
+from servicekit.child import Child, ExitStatus, inherited
+from servicekit.watchdog import cgroups
+from servicekit.watchdog.engine import (
+    LINE_LENGTH,
+    Activity,
+    Census,
+    EngineProcess,
+    Lines,
+    Marker,
+    become_subreaper,
+    download_bytes,
+    leftovers,
+    listeners,
+    port_holder,
+    reap_adopted,
+    signs,
+    sweep,
+)
+from servicekit.watchdog.values import Process, Sign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from machines.dstate import Stuck
+
+MARKER = Marker("demo", "run-1", "/var/lib/servicekit/demo")
+LATER = Marker("demo", "run-2", "/var/lib/servicekit/demo")
+LIMIT = 10.0
+"""Seconds for anything that a process does at once on an idle machine."""
+
+SLEEP = "import time; time.sleep(600)"
+STAYS = "import os, time; print('up', flush=True); time.sleep(600)"
+DETACHES = """
+import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("detached", os.getpid(), flush=True)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+print("leader", flush=True)
+time.sleep(600)
+"""
+IGNORES_TERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+class Launcher:
+    """Launches engines of short Python programs, and leaves none behind."""
+
+    def __init__(self) -> None:
+        self.census = Census()
+        self.engines: list[EngineProcess] = []
+
+    def __call__(self, program: str, marker: Marker = MARKER, **environment: str) -> EngineProcess:
+        engine = EngineProcess.launch(
+            [sys.executable, "-c", program],
+            {**os.environ, **environment},
+            marker,
+            census=self.census,
+        )
+        self.engines.append(engine)
+        return engine
+
+    def end(self) -> None:
+        for engine in self.engines:
+            engine.kill()
+            wait_until(engine.poll, LIMIT, "the leader is dead")
+            engine.close()
+        wait_until(self._all_reaped, LIMIT, "everything that was left to us is dead")
+
+    def _all_reaped(self) -> bool:
+        reap_adopted(self.census, None)
+        return not self.census.adopted(self.census.look())
+
+
+@pytest.fixture
+def launch() -> Iterator[Launcher]:
+    """Launch engines below a subreaper, as the watchdog is one."""
+    launcher = Launcher()
+    become_subreaper()
+    try:
+        yield launcher
+    finally:
+        launcher.end()
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+
+
+def said(engine: EngineProcess, *words: str) -> str:
+    """Wait until an engine has printed `words`; return all that it has printed."""
+    heard = b""
+
+    def hear() -> str:
+        nonlocal heard
+        with suppress(BlockingIOError):
+            heard += os.read(engine.output, 1 << 16)
+        text = heard.decode()
+        return text if text.endswith("\n") and all(word in text for word in words) else ""
+
+    return wait_until(hear, LIMIT, f"the engine prints {words!r}")
+
+
+def dead(pid: int) -> Callable[[], bool]:
+    """Tell whether a process is over, be it unreaped."""
+
+    def over() -> bool:
+        stat = proc.stat(pid)
+        return stat is None or not stat.alive
+
+    return over
+
+
+def detached_of(engine: EngineProcess) -> int:
+    """Wait for an engine that runs `DETACHES`; return the pid of what it detached."""
+    words = said(engine, "leader", "detached").split()
+    return int(words[words.index("detached") + 1])
+
+
+def asks_fuse(pid: int) -> bool:
+    """Tell whether a thread of a process waits for the answer of a FUSE server."""
+    waits = (Path(f"/proc/{pid}/task/{thread}/wchan").read_text() for thread in proc.threads(pid))
+    return "request_wait_answer" in waits
+
+
+def pids(processes: tuple[Process, ...]) -> set[int]:
+    """Name processes by pid."""
+    return {process.pid for process in processes}
+
+
+@contextmanager
+def foreign(*argv: str, **environment: str) -> Iterator[int]:
+    """Run a process that no engine started, outside any session of ours."""
+    process = subprocess.Popen(
+        argv or (sys.executable, "-c", SLEEP),
+        env={**os.environ, **environment},
+        start_new_session=True,
+    )
+    try:
+        yield process.pid
+        assert process.poll() in {None, -signal.SIGINT}, "a foreign process was touched"
+    finally:
+        process.kill()
+        process.wait()
+
+
+# Launch.
+
+
+def test_an_engine_has_a_session_a_marker_and_nothing_that_is_the_watchdogs(
+    launch: Launcher,
+) -> None:
+    """The engine leads a session, carries the marker, and cannot speak to our manager."""
+    program = """
+import os, signal, sys
+print(os.getsid(0) == os.getpid(), sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+print(sorted(n for n in os.environ if n.startswith(("NOTIFY", "WATCHDOG", "LISTEN"))))
+print(os.environ["SERVICEKIT_RUN"], os.environ["KEPT"], signal.getsignal(signal.SIGHUP).name)
+print(sorted(os.listdir("/proc/self/fd"))[:-1], os.readlink("/proc/self/fd/0"))
+print("end", flush=True)
+"""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        engine = launch(
+            program, NOTIFY_SOCKET="/x", WATCHDOG_USEC="1", LISTEN_FDS="1", KEPT="as it was"
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    assert said(engine, "end").splitlines() == [
+        "True []",
+        "[]",
+        "demo:run-1:/var/lib/servicekit/demo as it was SIG_DFL",
+        "['0', '1', '2'] /dev/null",
+        "end",
+    ]
+
+
+def test_an_engine_that_is_not_there_is_an_error_at_once(launch: Launcher) -> None:
+    """A missing program raises; it does not become an engine that dies."""
+    with pytest.raises(FileNotFoundError):
+        EngineProcess.launch(["/nonexistent/engine"], {}, MARKER, census=launch.census)
+
+
+def test_the_end_of_the_leader_is_told_by_its_pidfd(launch: Launcher) -> None:
+    """The pidfd becomes readable with the leader's end, and the status is kept."""
+    import select
+
+    engine = launch("raise SystemExit(7)")
+    assert select.select([engine.pidfd], [], [], LIMIT)[0]
+    assert engine.poll() == ExitStatus(code=7)
+    assert engine.poll() == ExitStatus(code=7)
+
+
+@pytest.mark.parametrize(
+    ("status", "named"),
+    [
+        (ExitStatus(code=1), "exit code 1"),
+        (ExitStatus(signal=9), "SIGKILL"),
+        (ExitStatus(signal=6, dumped=True), "SIGABRT (core dumped)"),
+        (ExitStatus(signal=63), "signal 63"),
+    ],
+)
+def test_an_exit_status_has_a_name(status: ExitStatus, named: str) -> None:
+    """How a process ended is said in words that people know."""
+    assert status.named == named
+
+
+def test_a_child_that_somebody_else_reaped_is_dead_all_the_same() -> None:
+    """A status that was taken by another reaper is lost, and nothing waits for it."""
+    child = Child.spawn(["/bin/true"], {})
+    os.waitpid(child.pid, 0)
+    assert child.poll() == ExitStatus()
+    child.close()
+
+
+# Whose it is.
+
+
+def test_what_detaches_itself_still_belongs_to_the_engine(launch: Launcher) -> None:
+    """A double fork with a session of its own is found, and dies with the engine."""
+    engine = launch(DETACHES)
+    detached = detached_of(engine)
+    assert pids(engine.tree()) == {engine.pid, detached}
+    engine.kill()
+    wait_until(dead(detached), LIMIT, "the detached process is dead")
+    wait_until(lambda: not engine.members(), LIMIT, "nothing is left")
+
+
+def test_what_outlives_the_leader_is_a_leftover(launch: Launcher) -> None:
+    """After the leader's death its orphans are named, swept and reaped."""
+    engine = launch(DETACHES)
+    detached = detached_of(engine)
+    assert leftovers(MARKER, census=launch.census, live=engine) == ()
+    os.kill(engine.pid, signal.SIGKILL)
+    wait_until(engine.poll, LIMIT, "the leader is dead")
+    left = leftovers(MARKER, census=launch.census)
+    assert pids(left) == {detached}
+    assert left[0].user == proc.account(os.getuid())
+    sweep(left)
+    wait_until(dead(detached), LIMIT, "the leftover is dead")
+    assert detached in reap_adopted(launch.census, engine)
+
+
+def test_leftovers_of_earlier_runs_are_known_by_their_marker() -> None:
+    """A run finds what earlier runs of its service left, and what those started without marker."""
+    program = f"""
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], env={{}})
+try:
+    time.sleep(600)
+finally:
+    child.kill()
+"""
+    with foreign(sys.executable, "-c", program, SERVICEKIT_RUN=MARKER.value) as old:
+        launcher = Launcher()
+        new = launcher(STAYS, LATER)
+        said(new, "up")
+        left = wait_until(
+            lambda: (
+                found
+                if len(found := pids(leftovers(LATER, census=launcher.census, live=new))) > 1
+                else set()
+            ),
+            LIMIT,
+            "the leftover and its child are found",
+        )
+        assert old in left
+        assert new.pid not in left
+        launcher.end()
+        os.kill(old, signal.SIGINT)
+        wait_until(dead(old), LIMIT, "it has ended its child")
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        Marker("other", "run-1", MARKER.home),
+        Marker("demo", "run-1", "/home/alice/demo"),
+    ],
+    ids=["another profile", "another installation"],
+)
+def test_what_carries_anothers_marker_is_never_ours(marker: Marker, launch: Launcher) -> None:
+    """The engine of another profile, or of the same name elsewhere, is no leftover of ours."""
+    with foreign(SERVICEKIT_RUN=marker.value) as pid:
+        assert pid not in pids(leftovers(LATER, census=Census()))
+        assert pid not in pids(leftovers(LATER, census=launch.census))
+
+
+def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
+    """Neither a stranger nor a child that we had before any engine is in a tree or left over."""
+    with foreign() as pid:
+        launcher = Launcher()
+        engine = launcher(STAYS)
+        said(engine, "up")
+        assert pid not in engine.members()
+        assert pid not in pids(leftovers(LATER, census=launcher.census))
+        launcher.end()
+    del launch
+
+
+def test_a_pid_that_was_reused_is_not_killed() -> None:
+    """A process is meant by pid and start time: another start time is another process."""
+    with foreign() as pid:
+        stat = proc.stat(pid)
+        assert stat is not None
+        sweep([Process(pid, stat.started - 1, "", ""), Process(2**22 - 1, 1, "", "")])
+
+
+def test_a_process_title_does_not_wipe_the_marker_out(launch: Launcher) -> None:
+    """Engines that give their processes titles are asked to leave the environment alone."""
+    engine = launch("import os; print(os.environ['SPT_NOENV'], flush=True)")
+    assert said(engine, "\n") == "1\n"
+
+
+@given(st.text(), st.text(), st.text())
+def test_a_marker_reads_back(profile: str, run: str, home: str) -> None:
+    """Whatever the home is called, the marker names the same service when it is read back."""
+    marker = Marker(profile.replace(":", ""), run.replace(":", ""), home)
+    assert Marker.parse(marker.value) == marker
+
+
+def test_foreign_words_are_no_marker() -> None:
+    """A value of another shape is no marker of ours."""
+    assert Marker.parse("demo:run-1") is None
+
+
+# The end.
+
+
+def test_the_leader_is_asked_first_and_its_group_when_asked_again(launch: Launcher) -> None:
+    """A first SIGTERM leaves the workers to the leader; a second one goes to all of the group."""
+    program = f"""
+import os, signal
+worker = os.fork()
+if worker == 0:
+    signal.signal(signal.SIGTERM, lambda *_: (print("worker", flush=True), os._exit(0)))
+    print("ready", flush=True)
+    {SLEEP}
+signal.signal(signal.SIGTERM, lambda *_: print("leader", flush=True))
+while True:
+    signal.pause()
+"""
+    engine = launch(program)
+    said(engine, "ready")
+    engine.terminate()
+    assert "worker" not in said(engine, "leader")
+    engine.terminate()
+    said(engine, "worker")
+
+
+def test_a_stopped_engine_can_be_asked_to_end(launch: Launcher) -> None:
+    """SIGTERM reaches an engine that SIGSTOP froze."""
+    engine = launch(STAYS)
+    said(engine, "up")
+    os.kill(engine.pid, signal.SIGSTOP)
+    engine.terminate()
+    status = wait_until(engine.poll, LIMIT, "the engine ended")
+    assert status == ExitStatus(signal=signal.SIGTERM)
+
+
+def test_what_ignores_sigterm_is_killed(launch: Launcher) -> None:
+    """SIGKILL ends what ignored SIGTERM."""
+    engine = launch(IGNORES_TERM)
+    said(engine, "up")
+    engine.terminate()
+    engine.kill()
+    assert wait_until(engine.poll, LIMIT, "the engine ended") == ExitStatus(signal=9)
+
+
+def test_signals_to_a_dead_engine_go_nowhere(launch: Launcher) -> None:
+    """Once the leader is reaped, its pid may be anybody's: nothing is sent to it."""
+    engine = launch("pass")
+    wait_until(engine.poll, LIMIT, "the engine ended")
+    engine.terminate()
+    engine.kill()
+    assert engine.tree() == ()
+
+
+def test_an_unkillable_process_is_known_by_its_threads(launch: Launcher, stuck: Stuck) -> None:
+    """A zombie leader whose thread is stuck in the kernel is still a stuck process of the run."""
+    program = f"""
+import os, threading, time
+threading.Thread(target=lambda: os.stat({str(stuck.path)!r}), daemon=True).start()
+print("up", flush=True)
+{SLEEP}
+"""
+    engine = launch(program)
+    said(engine, "up")
+    wait_until(lambda: asks_fuse(engine.pid), LIMIT, "a thread waits for an answer")
+    engine.kill()
+    wait_until(
+        lambda: (stat := proc.stat(engine.pid)) is not None and stat.state == "Z",
+        LIMIT,
+        "the leader is a zombie",
+    )
+    assert engine.poll() is None
+    (process,) = engine.tree()
+    assert (process.pid, process.stuck) == (engine.pid, True)
+    # A later run, which never saw it alive, knows it by the environment of the stuck thread.
+    (left,) = leftovers(LATER, census=Census())
+    assert (left.pid, left.stuck) == (engine.pid, True)
+    assert list(proc.links(engine.pid)), "its open files are found below its thread"
+    stuck.release()
+
+
+# Control groups.
+
+
+@pytest.fixture
+def delegated() -> Iterator[Path]:
+    """Give an empty cgroup v2 directory, as a delegated one would be."""
+    own = cgroups.own()
+    if own is None or os.geteuid() != 0:
+        pytest.skip("making a control group needs root and cgroup v2")
+    group = own / f"test-{os.getpid()}"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        wait_until(lambda: not cgroups.members(group), LIMIT, "it is empty")
+        cgroups.remove(group)
+
+
+def test_an_engine_joins_its_control_group_before_it_runs(
+    launch: Launcher, delegated: Path
+) -> None:
+    """In a delegated group an engine, and all that it starts, is in a group of its own."""
+    engine = EngineProcess.launch(
+        [sys.executable, "-c", DETACHES],
+        os.environ,
+        MARKER,
+        census=launch.census,
+        delegated=delegated,
+    )
+    launch.engines.append(engine)
+    detached = detached_of(engine)
+    assert engine.group == delegated / "engine-run-1"
+    assert cgroups.members(delegated) == {engine.pid, detached}
+    assert pids(leftovers(LATER, census=Census(), delegated=delegated)) == {engine.pid, detached}
+    engine.kill()
+    wait_until(lambda: not cgroups.members(delegated), LIMIT, "the group is empty")
+    wait_until(engine.poll, LIMIT, "the leader is reaped")
+    reap_adopted(launch.census, engine)
+    engine.close()
+    assert not engine.group.exists()
+    launch.engines.clear()
+
+
+def test_a_missing_engine_is_an_error_in_a_control_group_too(
+    launch: Launcher, delegated: Path
+) -> None:
+    """The shell that joins the group does not hide that the engine cannot be executed."""
+    for program, error in (("/nonexistent", FileNotFoundError), ("/etc/passwd", PermissionError)):
+        with pytest.raises(error, match=program):
+            EngineProcess.launch([program], {}, MARKER, census=launch.census, delegated=delegated)
+
+
+def test_a_group_that_is_not_ours_is_not_divided() -> None:
+    """Without systemd's word that we are a service's main process, no group is taken over."""
+    assert "SYSTEMD_EXEC_PID" not in os.environ or cgroups.delegated() is None
+    assert cgroups.delegated() is None
+
+
+# Sockets.
+
+
+def test_the_listener_is_known_to_be_ours(launch: Launcher, free_port: int) -> None:
+    """A port is free, then the engine's, also when a detached child listens."""
+    assert port_holder("127.0.0.1", free_port, None, launch.census) is None
+    program = f"""
+import os, socket
+if os.fork() == 0:
+    os.setsid()
+    server = socket.create_server(("127.0.0.1", {free_port}))
+    print("listening", flush=True)
+{SLEEP}
+"""
+    engine = launch(program)
+    said(engine, "listening")
+    holder = port_holder("127.0.0.1", free_port, engine, launch.census)
+    assert holder is not None
+    assert (holder.ours, holder.who) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")],
+)
+def test_a_foreign_listener_is_named(
+    family: int, address: str, launch: Launcher, free_port: int
+) -> None:
+    """Whoever would answer on the port is found and named, whatever address it listens on."""
+    engine = launch(STAYS)
+    with socket.create_server((address, free_port), family=family):
+        holder = port_holder("127.0.0.1", free_port, engine, launch.census)
+    assert holder is not None
+    assert holder.ours is False
+    assert holder.process is not None
+    assert holder.process.pid == os.getpid()
+    assert f"pid {os.getpid()} (" in holder.who
+
+
+def test_a_second_listener_beside_the_engine_is_seen(launch: Launcher, free_port: int) -> None:
+    """Where two share the port, half of the answers would be the stranger's."""
+    options = "server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)"
+    program = f"""
+import socket
+server = socket.socket()
+{options}
+server.bind(("127.0.0.1", {free_port}))
+server.listen()
+print("listening", flush=True)
+{SLEEP}
+"""
+    engine = launch(program)
+    said(engine, "listening")
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("127.0.0.1", free_port))
+        server.listen()
+        holder = port_holder("127.0.0.1", free_port, engine, launch.census)
+    assert holder is not None
+    assert holder.ours is False
+
+
+def test_another_address_and_a_mere_connection_are_no_listener(free_port: int) -> None:
+    """Only what a client of the profile's host would reach counts."""
+    with socket.create_server(("127.0.0.2", free_port)):
+        assert listeners("127.0.0.1", free_port) == ()
+        (found,) = listeners("127.0.0.2", free_port)
+        assert (found.address, found.uid) == ("127.0.0.2", os.getuid())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        assert listeners("127.0.0.1", client.getsockname()[1]) == ()
+        client.close()
+
+
+# Progress.
+
+
+def test_activity_grows_with_work_and_never_falls(launch: Launcher) -> None:
+    """CPU time and I/O of workers count, and stay counted when the workers are gone."""
+    program = f"""
+import os, time
+if os.fork() == 0:
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    with open("/dev/zero", "rb") as zero:
+        zero.read(1 << 22)
+    print("worked", flush=True)
+    time.sleep(0.5)
+    os._exit(0)
+{SLEEP}
+"""
+    engine = launch(program)
+    said(engine, "worked")
+    first = engine.activity()
+    assert first.cpu_seconds >= 0.25
+    assert first.io_bytes >= 1 << 22
+    wait_until(lambda: len(engine.members()) == 1, LIMIT, "the worker is gone")
+    second = engine.activity()
+    assert second.cpu_seconds >= first.cpu_seconds
+    assert second.io_bytes >= first.io_bytes
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (Activity(0.0, 0), ()),
+        (Activity(0.1, 1000), ()),
+        (Activity(2.0, 1000), (Sign.CPU,)),
+        (Activity(0.1, 1 << 30), (Sign.IO,)),
+        (Activity(9.0, 1 << 30), (Sign.CPU, Sign.IO)),
+    ],
+)
+def test_a_heartbeat_is_no_progress(now: Activity, expected: tuple[Sign, ...]) -> None:
+    """Only work shows that a start gets on: a tenth of a core, or a MiB per second."""
+    assert signs(Activity(), now, 2.0) == expected
+
+
+def test_a_download_is_seen_by_its_unfinished_files(tmp_path: Path) -> None:
+    """What Hugging Face's client has on disk so far is counted, what is complete is not."""
+    blobs = tmp_path / "hub/models--a--b/blobs"
+    blobs.mkdir(parents=True)
+    assert download_bytes(tmp_path) == 0
+    (blobs / "one.incomplete").write_bytes(b"x" * 8192)
+    (blobs / "two").write_bytes(b"x" * 8192)
+    assert download_bytes(tmp_path) == 8192
+
+
+@given(st.lists(st.binary(max_size=40), max_size=10))
+def test_lines_do_not_depend_on_how_they_arrive(pieces: list[bytes]) -> None:
+    """However output is cut into reads, the same lines come out."""
+    whole, cut = Lines(), Lines()
+    expected = whole.feed(b"".join(pieces)) + whole.end()
+    assert [line for piece in pieces for line in cut.feed(piece)] + cut.end() == expected
+
+
+def test_progress_bars_and_endless_lines_become_lines() -> None:
+    """A carriage return ends a line, too, and no line grows without bound."""
+    lines = Lines()
+    assert lines.feed(b" 10%\r 20%\r\nnext") == [" 10%", " 20%"]
+    assert lines.end() == ["next"]
+    assert [len(line) for line in lines.feed(b"x" * (2 * LINE_LENGTH + 1))] == [LINE_LENGTH] * 2
+
+
+# Reading other processes.
+
+
+def test_a_reader_that_does_not_come_back_costs_half_a_second_once(tmp_path: Path) -> None:
+    """What blocks a read is given up, named never again, and the rest is read all the same."""
+    fifo, plain = tmp_path / "fifo", tmp_path / "plain"
+    os.mkfifo(fifo)
+    plain.write_bytes(b"read")
+    memory = proc.Memory()
+    assert memory.read([str(fifo), str(plain)]) == {str(plain): b"read"}
+    assert memory.read([str(fifo)]) == {}
+    fifo.open("wb", buffering=0).close()  # lets the reader that was left behind go
+
+
+def test_secrets_on_command_lines_are_not_shown() -> None:
+    """A stranger is named without what its command line should not have held."""
+    program = (sys.executable, "-c", SLEEP, "--api-key", "hunter22", "TOKEN=hunter22", "x" * 200)
+    with foreign(*program) as pid:
+        memory = proc.Memory()
+        stat = proc.stat(pid)
+        assert stat is not None
+        command = wait_until(
+            lambda: line if "api" in (line := memory.command(stat)) else "", LIMIT, "it executed"
+        )
+    assert "hunter22" not in command
+    assert len(command) == proc.COMMAND_LENGTH
+
+
+def test_a_kernel_thread_and_a_vanished_process_have_names_too() -> None:
+    """Where there is no command line the kernel's name stands, and nobody is a question mark."""
+    memory = proc.Memory()
+    child = Child.spawn(["/bin/true"], {})
+    wait_until(dead(child.pid), LIMIT, "it is a zombie")
+    stat = proc.stat(child.pid)
+    assert stat is not None
+    assert memory.command(stat) == "[true]"
+    child.poll()
+    child.close()
+    assert proc.user(child.pid) == "?"
+    assert proc.account(4_000_000) == "uid 4000000"
+    assert list(proc.links(child.pid)) == []
+    assert proc.io_bytes(child.pid) == 0
+
+
+def test_what_speaks_to_the_main_process_is_not_inherited() -> None:
+    """Variables of the notify and the socket protocol are for the watchdog alone."""
+    environment = {"NOTIFY_SOCKET": "/x", "WATCHDOG_PID": "1", "LISTEN_FDNAMES": "a", "HOME": "/"}
+    assert inherited(environment) == {"HOME": "/"}
