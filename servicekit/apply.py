@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from servicekit.changes import Change, Present
+    from servicekit.manifest import Written
     from servicekit.places import Places
     from servicekit.tree import Tree
 
@@ -125,6 +126,28 @@ def look(tree: Tree, paths: Iterable[Path]) -> dict[Path, Present]:
     """Read what is there at `paths`; those where nothing is are left out."""
     found = {path: tree.look(path) for path in paths}
     return {path: present for path, present in found.items() if present is not None}
+
+
+def drifted(tree: Tree, installed: Sequence[Manifest]) -> dict[str, tuple[str, ...]]:
+    """Tell of each profile which files are not as an install left them, and how."""
+    ours: dict[Path, list[Written]] = {}
+    for manifest in installed:
+        for written in manifest.files:
+            ours.setdefault(written.path, []).append(written)
+    found: dict[Path, str] = {}
+    for path, known in ours.items():
+        try:
+            here = tree.look(path)
+        except PermissionError:
+            continue  # for whoever may read it to tell
+        if here is None:
+            found[path] = f"{path} is missing"
+        elif not any(written.is_(here.content, here.mode) for written in known):
+            found[path] = f"{path} was changed"
+    return {
+        manifest.profile: tuple(found[w.path] for w in manifest.files if w.path in found)
+        for manifest in installed
+    }
 
 
 @contextmanager
@@ -243,8 +266,12 @@ def _ids(tree: Tree, owner: str | None) -> tuple[int, int] | None:
 def _make(tree: Tree, missing: Iterable[Path], directories: Iterable[Directory]) -> None:
     wanted = {directory.path: directory for directory in directories}
     for path in missing:
-        directory = wanted.get(path, Directory(path, 0o755, None))
-        tree.make_directory(path, directory.mode, _ids(tree, directory.owner))
+        make_directory(tree, wanted.get(path, Directory(path, 0o755, None)))
+
+
+def make_directory(tree: Tree, directory: Directory) -> None:
+    """Make one directory with its mode and, where we may, its owner."""
+    tree.make_directory(directory.path, directory.mode, _ids(tree, directory.owner))
 
 
 def _stage(tree: Tree, operations: Iterable[_Operation]) -> None:

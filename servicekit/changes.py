@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from servicekit.manifest import Written, is_link, sha256
+from servicekit.manifest import Written, fingerprint, is_link, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,6 +57,8 @@ class Change:
 
     def diff(self) -> str:
         """Unified diff from what is there to what should be; empty where they agree."""
+        import difflib
+
         old = _lines(None if self.before is None else self.before.content)
         new = _lines(None if self.after is None else self.after.text.encode())
         modes = _mode_lines(self.before, self.after)
@@ -115,7 +116,7 @@ def record(made: Iterable[Change], own: Manifest | None) -> tuple[Written, ...]:
             files.extend([before[change.path]] if change.path in before else [])
         elif change.after is not None:
             after = change.after
-            digest = sha256(after.text.encode())
+            digest = fingerprint(after.path, after.text.encode(), after.mode)
             files.append(Written(after.path, digest, after.mode, after.owner))
     return tuple(files)
 
@@ -126,7 +127,7 @@ def _arriving(artifact: Artifact, here: Present | None, ours: Sequence[Written])
             # Only enablement is a link, and removing it is how an administrator disables a unit.
             return Change(Act.DRIFTED, artifact.path, None, artifact, "disabled by hand")
         return Change(Act.CREATE, artifact.path, None, artifact)
-    if here.content == artifact.text.encode() and here.mode == artifact.mode:
+    if _is_as_wanted(here, artifact):
         return Change(Act.KEEP, artifact.path, here, artifact)
     if _is_one_of(here, ours):
         return Change(Act.REPLACE, artifact.path, here, artifact)
@@ -143,6 +144,12 @@ def _leaving(
     if _is_one_of(here, ours):
         return (Change(Act.REMOVE, written.path, here, None),)
     return (Change(Act.DRIFTED, written.path, here, None, _reason(here, ours)),)
+
+
+def _is_as_wanted(here: Present, artifact: Artifact) -> bool:
+    return here.mode == artifact.mode and fingerprint(
+        artifact.path, here.content, here.mode
+    ) == fingerprint(artifact.path, artifact.text.encode(), artifact.mode)
 
 
 def _is_one_of(here: Present, ours: Sequence[Written]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
@@ -27,6 +28,16 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def fingerprint(path: PurePosixPath, content: bytes, mode: int) -> str:
+    """Hash of what a file or link says; a link says where it leads, however that is spelt.
+
+    `systemctl enable` makes a link with an absolute target where ours has a relative one.
+    """
+    if is_link(mode):
+        content = posixpath.normpath(posixpath.join(str(path.parent).encode(), content))
+    return sha256(content)
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """One file that servicekit wrote: enough to tell it from one that was changed since."""
@@ -34,6 +45,7 @@ class Written:
     path: PurePosixPath
     """Absolute, as the running system sees it (without any `--root`)."""
     sha256: str
+    """Its `fingerprint`."""
     mode: int
     """Permission bits; with `S_IFLNK` for a symbolic link, whose content is its target."""
     owner: str | None
@@ -41,7 +53,7 @@ class Written:
 
     def is_(self, content: bytes, mode: int) -> bool:
         """Whether a file with this content and mode is what was written."""
-        return self.mode == mode and self.sha256 == sha256(content)
+        return self.mode == mode and self.sha256 == fingerprint(self.path, content, mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +64,8 @@ class Manifest:
     servicekit: str
     """Version that wrote it."""
     manager: str
-    user: str | None
-    """Account the service runs as; `None` where that is whoever runs the manager."""
+    user_name: str | None
+    """Account that `--user-name` named; `None` where profile and settings decide."""
     port: int
     gpus: tuple[str, ...]
     enabled: bool
@@ -93,7 +105,7 @@ def from_json(text: str, *, where: str) -> Manifest:
             profile=data["profile"],
             servicekit=data["servicekit"],
             manager=data["manager"],
-            user=data["user"],
+            user_name=data["user_name"],
             port=data["port"],
             gpus=tuple(data["gpus"]),
             enabled=data["enabled"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,13 +27,6 @@ _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 _CONTEXT_OPTIONS: Final = ("context-length", "max-total-tokens")
 """Options that bound the context: who lowers one by the environment asks for that much."""
-
-
-class ManagerName(StrEnum):
-    """Service managers that artifacts are made for."""
-
-    SYSTEMD = "systemd"
-    SUPERVISOR = "supervisor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from servicekit.watchdog.values import Process
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from servicekit.watchdog.values import Process
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 """Ticks per second of start times and CPU times."""
@@ -245,6 +245,8 @@ class Memory:
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:
         """Give a process as a person must be able to find it again."""
+        from servicekit.watchdog.values import Process
+
         return Process(
             pid=process.pid,
             started=process.started,

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import pwd
+import shutil
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -176,6 +177,11 @@ class Tree:
                 return False
             raise
         return True
+
+    def delete_tree(self, path: PurePosixPath) -> None:
+        """Remove a directory with all that is in it, where there is one; links are not followed."""
+        with suppress(FileNotFoundError), self._at(path) as (parent, name):
+            shutil.rmtree(name, dir_fd=parent)
 
     def sync(self, directory: PurePosixPath) -> None:
         """Make the names in `directory` survive a power loss."""

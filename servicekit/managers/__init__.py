@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from servicekit.errors import UserError
-from servicekit.plan import ManagerName
+from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,8 +73,11 @@ class Manager(Protocol):
     def name(self) -> ManagerName:
         """Which manager."""
 
-    def reload(self) -> None:
-        """Tell it that its configuration changed. Starts and stops nothing."""
+    def reload(self, unit: str = "") -> None:
+        """Tell it that its configuration changed. Starts and stops nothing.
+
+        Raises `UserError` where it cannot be told, or does not know `unit` afterwards.
+        """
 
     def start(self, unit: str) -> None:
         """Order a start and return at once; earlier failures are forgiven."""

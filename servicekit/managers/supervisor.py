@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from servicekit.errors import UserError
 from servicekit.managers import SERVER_URL, Seen
-from servicekit.plan import ManagerName
+from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,15 +109,17 @@ class Supervisor:
         """Which manager."""
         return ManagerName.SUPERVISOR
 
-    def reload(self) -> None:
+    def reload(self, unit: str = "") -> None:
         """Let it read its configuration again, and forget programs of ours that are no more in it.
 
         A new program is not added here: adding one starts it.
         """
-        _, _, removed = self._differences()
-        for unit in removed:
-            if unit.startswith("servicekit-"):
-                self._call("removeProcessGroup", unit, unless=frozenset({STILL_RUNNING, BAD_NAME}))
+        added, _, removed = self._differences()
+        if unit and unit not in added and not self._look(unit).loaded:
+            raise self._not_included()
+        for name in removed:
+            if name.startswith("servicekit-"):
+                self._call("removeProcessGroup", name, unless=frozenset({STILL_RUNNING, BAD_NAME}))
 
     def start(self, unit: str) -> None:
         """Start it as its configuration now is; failures before are forgiven."""
@@ -178,10 +180,13 @@ class Supervisor:
         if unit in added or unit in changed:
             self._call("addProcessGroup", unit, unless=frozenset({ALREADY_ADDED}))
         elif not self._look(unit).loaded:
-            raise UserError(
-                f'supervisord ({self._where}) does not read "{self._places.supervisor}"',
-                hint=f"have it [include] files = {self._places.supervisor}/*.conf",
-            )
+            raise self._not_included()
+
+    def _not_included(self) -> UserError:
+        return UserError(
+            f'supervisord ({self._where}) does not read "{self._places.supervisor}"',
+            hint=f"have it [include] files = {self._places.supervisor}/*.conf",
+        )
 
     def _look(self, unit: str) -> Seen:
         return self.look([unit])[unit]

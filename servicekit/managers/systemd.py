@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.errors import UserError
 from servicekit.managers import Seen
 from servicekit.places import Scope
-from servicekit.plan import ManagerName
+from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,9 +47,14 @@ class Systemd:
         """Which manager."""
         return ManagerName.SYSTEMD
 
-    def reload(self) -> None:
+    def reload(self, unit: str = "") -> None:
         """Let it read its units again."""
         self._order("daemon-reload")
+        if unit and not self.look([unit])[unit].loaded:
+            raise UserError(
+                f'systemd does not find "{unit}.service" in "{self._places.units}"',
+                hint="let the units' place be one that `systemctl show -p UnitPath` names",
+            )
 
     def start(self, unit: str) -> None:
         """Order a start; a start limit that was hit is forgiven."""
@@ -128,7 +133,7 @@ def _seen(block: str) -> Seen:
     pid, status = int(said.get("MainPID") or 0), said.get("ExecMainStatus", "")
     return Seen(
         active=said["ActiveState"],
-        loaded=said["LoadState"] not in {"not-found", "masked"},
+        loaded=said["LoadState"] != "not-found",
         pid=pid or None,
         text=said.get("StatusText", ""),
         restarts=int(said.get("NRestarts") or 0),

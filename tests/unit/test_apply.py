@@ -77,7 +77,7 @@ def install(
             profile=profile,
             servicekit="1",
             manager="systemd",
-            user=None,
+            user_name=None,
             port=1,
             gpus=(),
             enabled=True,

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
-from servicekit.render import Artifact
 
 from servicekit.changes import Act, Change, Present, changes, record
 from servicekit.errors import UserError
-from servicekit.manifest import Manifest, Written, from_json, inherited, sha256
+from servicekit.manifest import Manifest, Written, fingerprint, from_json, inherited, sha256
+from servicekit.render import Artifact
 
 UNIT = PurePosixPath("/etc/systemd/system/servicekit-x.service")
 SHARED = PurePosixPath("/etc/systemd/system/servicekit.target")
@@ -25,12 +25,15 @@ def artifact(text: str, path: PurePosixPath = UNIT, mode: int = 0o644) -> Artifa
 
 def manifest(*files: tuple[PurePosixPath, str, int], profile: str = "x") -> Manifest:
     """A manifest of files written with these texts and modes."""
-    written = tuple(Written(path, sha256(text.encode()), mode, None) for path, text, mode in files)
+    written = tuple(
+        Written(path, fingerprint(path, text.encode(), mode), mode, None)
+        for path, text, mode in files
+    )
     return Manifest(
         profile=profile,
         servicekit="1.0",
         manager="systemd",
-        user=None,
+        user_name=None,
         port=18000,
         gpus=("0",),
         enabled=True,
@@ -132,6 +135,15 @@ def test_a_unit_disabled_by_hand_stays_disabled() -> None:
     assert decide(link, own=own) == [("drifted", NAME, "disabled by hand")]
     assert decide(link, own=own, force=True) == [("create", NAME, "disabled by hand")]
     assert decide(link) == [("create", NAME, "")]
+
+
+def test_a_unit_enabled_by_systemctl_is_enabled() -> None:
+    """A link to the same unit is as good as ours, however it spells its target."""
+    link = artifact("../servicekit-x.service", LINK, SYMLINK)
+    assert decide(link, there={LINK: (str(UNIT), SYMLINK)}) == [("keep", NAME, "")]
+    assert decide(link, there={LINK: ("/dev/null", SYMLINK)})[0][0] == "drifted"
+    own = manifest((LINK, "../servicekit-x.service", SYMLINK))
+    assert decide(there={LINK: (str(UNIT), SYMLINK)}, own=own) == [("remove", NAME, "")]
 
 
 def test_what_is_no_longer_wanted_is_removed() -> None:

@@ -21,7 +21,7 @@ from servicekit.managers.containers import gpu_containers
 from servicekit.managers.supervisor import Supervisor
 from servicekit.managers.systemd import Systemd
 from servicekit.places import below, system_places
-from servicekit.plan import ManagerName
+from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,6 +109,15 @@ InvocationID=
 UnitFileState=
 ExecMainStatus=0
 """
+
+
+def test_a_reload_makes_sure_that_systemd_finds_the_unit(systemctl: FakeSystemctl) -> None:
+    """A unit in a place where systemd does not look is noticed when it is installed."""
+    systemctl.says(SHOWN.split("\n\n", maxsplit=1)[0])
+    Systemd(system_places()).reload("servicekit-x")
+    systemctl.says(SHOWN.split("\n\n")[1])
+    with pytest.raises(UserError, match=r'does not find "servicekit-y.service" in "/etc/systemd'):
+        Systemd(system_places()).reload("servicekit-y")
 
 
 def test_systemd_is_asked_about_all_units_at_once(systemctl: FakeSystemctl) -> None:
@@ -340,6 +349,14 @@ def test_a_reload_forgets_only_our_own_removed_programs(supervisord: FakeSupervi
     supervisord.removed = ["servicekit-x", "other"]
     connect(supervisord).reload()
     assert supervisord.calls == ["reloadConfig", "removeProcessGroup servicekit-x"]
+
+
+def test_a_reload_makes_sure_that_the_new_program_was_read(supervisord: FakeSupervisord) -> None:
+    """A file that supervisord does not include is noticed when it is installed."""
+    supervisord.added = ["servicekit-x"]
+    connect(supervisord).reload("servicekit-x")
+    with pytest.raises(UserError, match="does not read"):
+        connect(supervisord).reload("servicekit-y")
 
 
 def test_starting_what_runs_is_no_error(supervisord: FakeSupervisord) -> None:

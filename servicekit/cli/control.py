@@ -1,0 +1,190 @@
+"""`start`, `stop`, `restart`: orders to the manager, and what becomes of them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from servicekit.cli.output import duration, note, paint
+from servicekit.cli.session import ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from servicekit.cli.session import Installed, Session
+    from servicekit.status import Status
+
+LOOK: Final = 0.1
+"""Seconds between looks at a service that is starting."""
+DOWN_FOR: Final = 3.0
+"""Seconds that a service must be down before its start is called over: a manager needs one or two
+to bring up the next watchdog."""
+
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Order it and return, without waiting for ready.")
+]
+
+
+def start(
+    ctx: typer.Context, profile: ProfileName, *, no_wait: NoWait = False, user: ForUser = False
+) -> None:
+    """Start a service and show how it becomes ready.
+
+    Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. ^C stops the showing, not the service.
+    """
+    mine = session(ctx, user=user)
+    found = mine.installed(profile)
+    order(mine, found)
+    if not no_wait:
+        follow(mine, found)
+
+
+def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
+    """Stop a service and wait until nothing is left of it."""
+    mine = session(ctx, user=user)
+    found = mine.installed(profile)
+    found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+    now = mine.look(found)
+    typer.echo(f"{profile}: {paint(now.state)}: {now.why}")
+    if now.state == "failed":
+        raise typer.Exit(1)
+
+
+def restart(
+    ctx: typer.Context, profile: ProfileName, *, no_wait: NoWait = False, user: ForUser = False
+) -> None:
+    """Stop a service and start it anew.
+
+    It starts with its files as they now are, and is shown as by `start`.
+    """
+    mine = session(ctx, user=user)
+    found = mine.installed(profile)
+    order(mine, found, again=True)
+    if not no_wait:
+        follow(mine, found)
+
+
+def order(mine: Session, found: Installed, *, again: bool = False) -> None:
+    """Give the order to start, or to start again, with earlier faults forgiven."""
+    from servicekit.values import ManagerName
+    from servicekit.watchdog import evidence, ledger
+
+    profile = found.manifest.profile
+    before = mine.look(found)
+    if before.state in {"ready", "degraded", "starting"} and before.pid and not again:
+        note(f'"{profile}" runs already')
+        return
+    if again:
+        found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+    try:
+        ledger.forgive(Path(mine.places.ledger(profile)), boot_id=evidence.boot_id())
+    except OSError as error:
+        note(f"earlier faults are not forgiven: {(error.strerror or '').lower()}")
+    if found.manager.name is ManagerName.SUPERVISOR:
+        _make_directories(mine, found)
+    found.manager.start(found.unit)
+
+
+def _make_directories(mine: Session, found: Installed) -> None:
+    """Make again what a reboot swept away, such as everything below /run."""
+    from servicekit.cli.install import order_of
+    from servicekit.installation import make_directories
+    from servicekit.tree import Tree
+
+    tree = Tree()
+    recipe = mine.profile(found.manifest.profile)
+    make_directories(order_of(mine, recipe, tree, manager=found.manager.name), tree)
+
+
+def follow(mine: Session, found: Installed) -> None:
+    """Show a start until it is ready, or exit with 1 when it is over without."""
+    from servicekit.watchdog import ledger
+
+    profile = found.manifest.profile
+    expected = ledger.eta(ledger.read(Path(mine.places.ledger(profile))))
+    began = time.monotonic()
+    down_since: float | None = None
+    with _progress(profile, expected) as show:
+        while True:
+            now = mine.look(found)
+            show(now)
+            if now.state in {"ready", "degraded"} and now.is_settled and now.pid:
+                break
+            at = time.monotonic()
+            if now.state in {"failed", "stopped", "configured"}:
+                down_since = at if down_since is None else down_since
+                if at - down_since > DOWN_FOR:
+                    break
+            else:
+                down_since = None
+            time.sleep(LOOK)
+    _conclude(now, time.monotonic() - began)
+
+
+def _conclude(now: Status, passed: float) -> None:
+    if now.state in {"ready", "degraded"}:
+        context = now.context.get("effective")
+        tokens = f", {context} tokens of context" if context else ""
+        typer.echo(
+            f"{now.profile}: {paint(now.state)} after {duration(passed)}: "
+            f"{now.served_name} at {now.url}{tokens}"
+        )
+        if now.state == "degraded":
+            typer.echo(f"  why:    {now.why}")
+        return
+    typer.echo(f"{now.profile}: {paint(now.state)} after {duration(passed)}: {now.why}")
+    if now.remedy:
+        typer.echo(f"  remedy: {now.remedy}")
+    typer.echo(f"  log:    servicekit logs {now.profile}")
+    raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(profile: str, expected: float | None) -> Iterator[Callable[[Status], None]]:
+    """Show a start: one moving line on a terminal, a line per news elsewhere."""
+    if not sys.stdout.isatty():
+        yield _Lines(profile, expected).show
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+    if expected is not None:
+        columns += [BarColumn(24), TextColumn("{task.fields[left]}")]
+    with Progress(*columns, transient=True) as progress:
+        task = progress.add_task(profile, total=expected, left="")
+
+        def show(now: Status) -> None:
+            passed = progress.tasks[0].elapsed or 0.0
+            left = "" if expected is None else _left(expected, passed)
+            what = f"{profile}: {now.state}: {now.why}"
+            progress.update(task, description=what, completed=passed, left=left)
+
+        yield show
+
+
+def _left(expected: float, passed: float) -> str:
+    if passed < expected:
+        return f"about {duration(expected - passed)} left"
+    return f"longer than the usual {duration(expected)}"
+
+
+class _Lines:
+    """A start on what is no terminal: one line whenever there is news."""
+
+    def __init__(self, profile: str, expected: float | None) -> None:
+        self._profile = profile
+        self._told = ""
+        if expected is not None:
+            typer.echo(f"{profile}: usually ready after {duration(expected)}")
+
+    def show(self, now: Status) -> None:
+        """Tell `now` if it is news."""
+        line = f"{self._profile}: {now.state}: {now.why}"
+        if line != self._told and now.state not in {"ready", "configured"}:
+            self._told = line
+            typer.echo(line)

@@ -1,0 +1,65 @@
+"""`history`: every run that the ledger knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from servicekit.cli.output import as_json, duration, local, note, table
+from servicekit.cli.session import AsJson, ForUser, ProfileName, session
+
+
+def history(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, metavar="N", help="Runs to show at most.")
+    ] = 20,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Show a profile's runs: when, how long, and why they ended.
+
+    With --json every record of the ledger, oldest first, one JSON object each, as a list.
+    """
+    from servicekit.watchdog import ledger
+
+    places = session(ctx, user=user).places
+    records = ledger.read(Path(places.ledger(profile)))
+    if not records:
+        # Whoever mistyped the name should hear that.
+        session(ctx, user=user).profile(profile)
+        if not json:
+            note(f'"{profile}" has not run yet')
+    if json:
+        as_json(
+            [
+                {
+                    "at": record.at.isoformat(timespec="milliseconds"),
+                    "boot_id": record.boot_id,
+                    "run": record.run,
+                    "kind": record.kind.value,
+                    **record.fields,
+                }
+                for record in records
+            ]
+        )
+        return
+    rows = []
+    for run in ledger.runs(records)[-lines:]:
+        lasted = duration((run.ended - run.began).total_seconds()) if run.ended else "-"
+        rows.append(
+            (
+                local(run.began),
+                lasted,
+                duration(run.ready_seconds) or "-",
+                "-" if run.code is None else str(run.code),
+                run.cause.value if run.cause else "",
+                run.sentence,
+            )
+        )
+    if rows:
+        table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), rows)

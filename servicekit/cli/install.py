@@ -1,0 +1,313 @@
+"""`install`, `uninstall`, `diff`: from profile to service, and back to nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from servicekit.cli.output import note, paint, warn
+from servicekit.cli.session import ForManager, ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from servicekit.changes import Change
+    from servicekit.cli.session import Session
+    from servicekit.installation import Order, Proposal
+    from servicekit.managers import Manager
+    from servicekit.profile import Profile
+    from servicekit.tree import Tree
+    from servicekit.values import ManagerName
+
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", metavar="DIR", help="Write into the image DIR, and run nothing."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+
+
+def install(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    manager: ForManager = None,
+    root: Root = None,
+    user: ForUser = False,
+    user_name: Annotated[
+        str | None,
+        typer.Option("--user-name", metavar="NAME", help="Account that the engine runs as."),
+    ] = None,
+    enable: Annotated[
+        bool | None,
+        typer.Option(
+            "--enable/--no-enable",
+            help="Start at boot; without, unless a profile that excludes this one does.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    now: Annotated[bool, typer.Option("--now", help="Start it, too, and wait for ready.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace files that were changed by hand, their text saved beside them as "
+            ".servicekit-old; install although the engine or the model is not here.",
+        ),
+    ] = False,
+) -> None:
+    """Make a profile a service that starts at boot.
+
+    Of one that is a service already, the files are brought up to date. All of it happens, or none
+    of it. Files that were changed by hand are shown and kept. Nothing is
+    started or stopped without --now.
+    """
+    from servicekit.apply import turn
+    from servicekit.errors import UserError
+    from servicekit.installation import install as carry_out
+    from servicekit.installation import propose
+
+    if root is not None and now:
+        raise UserError("--now starts a service, and an image has none", hint="leave one away")
+    mine, tree = session(ctx, user=user), _tree(root)
+    recipe = mine.profile(profile)
+    # Which manager runs here says nothing about an image.
+    runs = None if root is not None else mine.manager(manager)
+    order = order_of(
+        mine,
+        recipe,
+        tree,
+        manager=mine.manager_name(manager) if runs is None else runs.name,
+        user_name=user_name,
+        enable=enable,
+        force=force,
+    )
+    if dry_run:
+        proposal = propose(order, tree)
+        _tell_findings(proposal, refuse=False)
+        _tell_changes(proposal.changes, diffs=True)
+        return
+    if root is None and not force:
+        _refuse_invisible_settings(mine)
+    with turn(tree, order.places) as held:
+        if held.undone:
+            note(held.undone)
+        proposal = propose(order, tree)
+        _tell_findings(proposal, refuse=root is None and not force)
+        if proposal.acts:
+            _warn_of_containers(runs)
+        carry_out(proposal, held, runs)
+    _tell_changes(proposal.changes)
+    _tell_enablement(proposal)
+    if runs is not None:
+        _start_or_hint(mine, proposal, runs, now=now)
+
+
+def uninstall(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    root: Root = None,
+    user: ForUser = False,
+    dry_run: DryRun = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Remove its history, state and log, too.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Remove files that were changed by hand; their text is saved."
+        ),
+    ] = False,
+) -> None:
+    """Stop a service and remove what its install wrote.
+
+    Exactly that: models, caches and, without --purge, the history stay.
+    """
+    from servicekit.apply import turn
+    from servicekit.installation import removal
+    from servicekit.installation import uninstall as carry_out
+
+    mine, tree = session(ctx, user=user), _tree(root)
+    own, made = removal(profile, tree, mine.places, force=force)
+    if dry_run:
+        _tell_changes(made, diffs=True)
+        return
+    manager = None if root is not None else mine.manager(own.manager)
+    with turn(tree, mine.places) as held:
+        if held.undone:
+            note(held.undone)
+        _warn_of_containers(manager)
+        made = carry_out(
+            profile,
+            held,
+            manager,
+            stop_limit=mine.stop_limit(profile),
+            force=force,
+            purge=purge,
+        )
+    _tell_changes(made)
+
+
+def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
+    """Show what an install would change.
+
+    That is what was changed by hand, and what is new in the profile or in servicekit. Exit code 1
+    where there is any.
+    """
+    from servicekit.installation import propose
+
+    mine, tree = session(ctx, user=user), _tree(None)
+    recipe = mine.profile(profile)
+    name = mine.installed(profile).manager.name
+    proposal = propose(order_of(mine, recipe, tree, manager=name), tree)
+    differing = [change for change in proposal.changes if change.acts or _is_drift(change)]
+    if differing:
+        _tell_changes(differing, diffs=True)
+        raise typer.Exit(1)
+
+
+def order_of(
+    mine: Session,
+    profile: Profile,
+    tree: Tree,
+    *,
+    manager: ManagerName,
+    user_name: str | None = None,
+    enable: bool | None = None,
+    force: bool = False,
+) -> Order:
+    """What is asked for, completed by settings, profile and what was asked for before."""
+    from servicekit.apply import manifests
+    from servicekit.installation import Order
+
+    own = manifests(tree, mine.places).get(profile.name)
+    user_name = user_name or (own.user_name if own is not None else None)
+    return Order(
+        profile=profile,
+        places=mine.places,
+        manager=manager,
+        user=_account(mine, profile, manager, user_name),
+        user_name=user_name,
+        command=mine.command(),
+        path=os.environ.get("PATH", os.defpath),
+        enable=enable,
+        force=force,
+    )
+
+
+def _account(
+    mine: Session, profile: Profile, manager: ManagerName, user_name: str | None
+) -> str | None:
+    """Account of the service; `None` for that of the manager."""
+    from servicekit.errors import UserError
+    from servicekit.places import Scope
+    from servicekit.values import ManagerName
+
+    named = user_name or profile.service.user
+    if mine.places.scope is Scope.USER:
+        if user_name is not None:
+            raise UserError(
+                "--user-name is for the system's services; your own run as you",
+                hint="leave it away",
+            )
+        return None
+    # A container that has only Supervisor usually has only root, too.
+    default = mine.settings.service_user if manager is ManagerName.SYSTEMD else None
+    return named or default
+
+
+def _tree(root: Path | None) -> Tree:
+    from servicekit.errors import UserError
+    from servicekit.tree import Tree
+
+    if root is not None and not root.is_dir():
+        raise UserError(f'image "{root}" is not a directory', hint="make it first")
+    return Tree() if root is None else Tree(str(root))
+
+
+def _refuse_invisible_settings(mine: Session) -> None:
+    """Refuse what this command sees in its environment and the service would not."""
+    from servicekit.errors import UserError
+    from servicekit.settings import variable
+
+    deciding = {variable(key) for key in ("allow", "deny", "root", "places")}
+    seen = sorted(deciding & set(mine.settings.variables))
+    if seen:
+        raise UserError(
+            f"{' and '.join(seen)} is set for this command, and the service will not have it",
+            hint=f"say it in {mine.places.config}, or use --config FILE",
+        )
+
+
+def _tell_findings(proposal: Proposal, *, refuse: bool) -> None:
+    from servicekit.errors import UserError
+
+    if refuse and proposal.survey.missing:
+        raise UserError("\n".join(proposal.survey.missing))
+    for sentence in (*proposal.survey.missing, *proposal.survey.warnings):
+        warn(sentence)
+
+
+def _tell_changes(made: Iterable[Change], *, diffs: bool = False) -> None:
+    acted = False
+    for change in made:
+        if not change.acts and not _is_drift(change):
+            continue
+        acted = acted or change.acts
+        why = f": {change.why}" if change.why else ""
+        if change.saved:
+            why += f"; saved as {change.path.name}.servicekit-old"
+        elif _is_drift(change):
+            why += "; kept, --force overrules that"
+        typer.echo(f"{paint(change.act.value, f'{change.act.value:8}')} {change.path}{why}")
+        if diffs and (text := change.diff()):
+            typer.echo(text)
+    if not acted:
+        typer.echo("nothing to do")
+
+
+def _is_drift(change: Change) -> bool:
+    return change.act == "drifted"
+
+
+def _tell_enablement(proposal: Proposal) -> None:
+    name, rivals = proposal.order.profile.name, proposal.enabled_rivals
+    if rivals and not proposal.manifest.enabled:
+        note(f'"{name}" does not start at boot, since "{rivals[0]}" does and excludes it')
+    elif rivals:
+        warn(
+            f'"{rivals[0]}" starts at boot, too, and excludes "{name}"; '
+            f"`servicekit install {rivals[0]} --no-enable` leaves it to this one"
+        )
+
+
+def _warn_of_containers(manager: Manager | None) -> None:
+    """Warn before systemd reads its units again, which takes the GPU from running containers."""
+    from servicekit.managers.containers import gpu_containers
+    from servicekit.values import ManagerName
+
+    if manager is None or manager.name is not ManagerName.SYSTEMD or os.geteuid() != 0:
+        return
+    containers = gpu_containers()
+    if containers:
+        warn(
+            f"running GPU containers lose their GPU when systemd reads its units again: "
+            f"{', '.join(containers)}; restart them afterwards"
+        )
+
+
+def _start_or_hint(mine: Session, proposal: Proposal, manager: Manager, *, now: bool) -> None:
+    from servicekit.cli.control import follow, order
+    from servicekit.cli.session import Installed
+
+    profile = proposal.order.profile
+    is_up = manager.look([profile.unit])[profile.unit].is_up
+    if now:
+        found = Installed(proposal.manifest, manager)
+        order(mine, found, again=is_up and proposal.acts)
+        follow(mine, found)
+    elif is_up and proposal.acts:
+        note(f"it runs as it was before; `servicekit restart {profile.name}` takes the new files")

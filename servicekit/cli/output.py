@@ -1,0 +1,98 @@
+"""What a person reads: plain and aligned everywhere, coloured on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+COLOURS: Final = {
+    "ready": "green",
+    "starting": "cyan",
+    "degraded": "yellow",
+    "failed": "red",
+    "stopped": "bright_black",
+    "configured": "bright_black",
+    "create": "green",
+    "replace": "yellow",
+    "remove": "red",
+    "drifted": "magenta",
+}
+"""Colour of each word that has one."""
+
+MINUTE: Final = 60
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+
+def note(text: str) -> None:
+    """Tell something beside the result."""
+    typer.echo(f"servicekit: {text}", err=True)
+
+
+def warn(text: str) -> None:
+    """Tell what will probably go wrong, one line."""
+    note(f"warning: {text}")
+
+
+def as_json(value: object) -> None:
+    """Print a result for a program."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def coloured(stream: Any = None) -> bool:  # noqa: ANN401 - whatever stands in for stdout
+    """Whether colours are wanted: on a terminal, unless NO_COLOR says otherwise."""
+    stream = stream or sys.stdout
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and not _is_dumb()
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM") == "dumb"
+
+
+def paint(word: str, text: str | None = None) -> str:
+    """`text`, or `word` itself, in the colour of `word`."""
+    text = word if text is None else text
+    if word in COLOURS and coloured():
+        return typer.style(text, fg=COLOURS[word])
+    return text
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print columns, aligned and two spaces apart; a word that has a colour is painted."""
+    lines = [list(heads), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    for line in lines:
+        cells = [
+            paint(cell, cell.ljust(width) if column < len(heads) - 1 else cell)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        typer.echo("  ".join(cells).rstrip())
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a person says them: `0.7 s`, `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    if seconds is None:
+        return ""
+    whole = round(seconds)
+    if seconds < 10:  # noqa: PLR2004 - below it, tenths are worth telling
+        return f"{seconds:.1f} s"
+    if whole < MINUTE:
+        return f"{whole} s"
+    if whole < HOUR:
+        return f"{whole // MINUTE} min {whole % MINUTE} s"
+    if whole < DAY:
+        return f"{whole // HOUR} h {whole % HOUR // MINUTE} min"
+    return f"{whole // DAY} d {whole % DAY // HOUR} h"
+
+
+def local(at: datetime) -> str:
+    """A time on the clock of whoever reads it."""
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,146 @@
+"""`list`, `show`, `render`, `schema`: what there is, and what would become of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from servicekit.cli.output import as_json, note, table, warn
+from servicekit.cli.session import AsJson, ForManager, ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from servicekit.profile import Profile
+    from servicekit.render import Artifact
+
+
+def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = False) -> None:
+    """List the profiles there are.
+
+    Some are built in, others are this site's. One of the site's runs only when it is named in
+    `allow` in the settings; one that has a mistake is listed with it.
+    """
+    found = session(ctx, user=user).catalog.describe()
+    installed = session(ctx, user=user).manifests()
+    if json:
+        as_json(
+            [
+                {
+                    "name": listed.name,
+                    "source": listed.source,
+                    "allowed": listed.allowed,
+                    "installed": listed.name in installed,
+                    "engine": listed.engine,
+                    "port": listed.port,
+                    "summary": listed.summary,
+                    "findings": list(listed.findings),
+                }
+                for listed in found
+            ]
+        )
+        return
+    rows = []
+    for listed in found:
+        what = listed.summary or f"refused: {listed.findings[0]}"
+        standing = (
+            "refused" if listed.findings
+            else "not allowed" if not listed.allowed
+            else "installed" if listed.name in installed
+            else "available"
+        )  # fmt: skip
+        rows.append((listed.name, listed.engine or "", str(listed.port or ""), standing, what))
+    table(("PROFILE", "ENGINE", "PORT", "", "SUMMARY"), rows)
+
+
+def show(
+    ctx: typer.Context, profile: ProfileName, *, json: AsJson = False, user: ForUser = False
+) -> None:
+    """Show a profile as it takes effect.
+
+    Everything that it extends is in it, and every default.
+    """
+    found = session(ctx, user=user).profile(profile)
+    data = _plain(found)
+    if json:
+        as_json(data)
+        return
+    import tomli_w
+
+    for opted_out in found.service.without:
+        note(f'this profile leaves the hardening directive "{opted_out}" out of its unit')
+    typer.echo(tomli_w.dumps(data), nl=False)
+
+
+def _plain(profile: Profile) -> dict[str, Any]:
+    """A profile as TOML can hold it: keys without a value left out, scalars before tables."""
+    data = profile.model_dump(mode="json", exclude_none=True)
+    tables = {key: value for key, value in data.items() if isinstance(value, dict)}
+    return {key: value for key, value in data.items() if key not in tables} | tables
+
+
+def render(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    manager: ForManager = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write the files below DIR instead."),
+    ] = None,
+    user: ForUser = False,
+) -> None:
+    """Print the files that an install would write.
+
+    They are for reading, or for another way of installing them.
+    """
+    from servicekit.cli.install import order_of
+    from servicekit.installation import look_around
+    from servicekit.plan import make_plan
+    from servicekit.render import artifacts
+    from servicekit.tree import Tree
+
+    mine, tree = session(ctx, user=user), Tree()
+    name = mine.manager_name(manager)
+    order = order_of(mine, mine.profile(profile), tree, manager=name)
+    found = look_around(order, tree)
+    for sentence in (*found.missing, *found.warnings):
+        warn(sentence)
+    files = artifacts(make_plan(order.profile, found.host), order.manager)
+    if out is not None:
+        _write(out, files)
+        return
+    for file in files:
+        typer.echo(f"# ==> {file.path} (mode {file.mode & 0o7777:04o})")
+        typer.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _write(out: Path, files: Iterable[Artifact]) -> None:
+    """Write files below `out`, with their modes, replacing those of an earlier time."""
+    from servicekit.errors import UserError
+    from servicekit.tree import Tree
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tree = Tree(str(out))
+        for file in files:
+            for directory in tree.missing([file.path.parent]):
+                tree.make_directory(directory)
+            tree.delete(file.path)
+            tree.stage(file.path, file.text.encode(), file.mode)
+            typer.echo(out / file.path.relative_to("/"))
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise UserError(f'cannot write "{error.filename}": {reason}') from None
+
+
+def schema() -> None:
+    """Print the JSON schema of profile files.
+
+    Editors complete and check TOML with it.
+    """
+    from servicekit.profile import json_schema
+
+    as_json(json_schema())

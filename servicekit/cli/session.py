@@ -1,0 +1,226 @@
+"""What the verbs have in common: settings, places, profiles and managers, each found when used."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
+
+import typer
+
+if TYPE_CHECKING:
+    from servicekit.catalog import Catalog
+    from servicekit.cli.quick import Quick
+    from servicekit.managers import Manager
+    from servicekit.manifest import Manifest
+    from servicekit.places import Places, Scope
+    from servicekit.profile import Profile
+    from servicekit.settings import Settings
+    from servicekit.status import Status
+    from servicekit.values import ManagerName
+    from servicekit.watchdog.publish import State
+
+
+SLACK: Final = 10.0
+"""Seconds beyond the manager's own bound on a stop, so that it is the one to speak."""
+STOP_LIMIT: Final = 300.0
+"""Seconds, for a service whose profile cannot be read any more."""
+
+
+class Installed(NamedTuple):
+    """An installed profile and the manager that runs it."""
+
+    manifest: Manifest
+    manager: Manager
+
+    @property
+    def unit(self) -> str:
+        """Name of its service."""
+        return f"servicekit-{self.manifest.profile}"
+
+
+class Session:
+    """One run of the command line."""
+
+    def __init__(self, config: Path | None, *, user: bool) -> None:
+        self._config = config
+        self._user = user
+
+    def ask_for_user(self, *, user: bool) -> None:
+        """Take a `--user` that stands behind the verb."""
+        self._user = self._user or user
+
+    @property
+    def scope(self) -> Scope:
+        """Whose services are meant."""
+        from servicekit.places import Scope
+
+        return Scope.USER if self._user else Scope.SYSTEM
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Settings, from the file and the environment."""
+        from servicekit.settings import load_settings
+
+        return load_settings(self._config, os.environ, scope=self.scope)
+
+    @cached_property
+    def _quick(self) -> Quick:
+        from servicekit.cli.quick import Quick, quick
+
+        found = quick(self._config, os.environ, self.scope)
+        if found is not None:
+            return found
+        from servicekit.settings import places_of
+
+        settings = self.settings
+        places = places_of(settings, os.environ, scope=self.scope)
+        return Quick(places, settings.manager, settings.supervisor_socket or "")
+
+    @property
+    def places(self) -> Places:
+        """Where everything is."""
+        return self._quick.places
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The profiles."""
+        from servicekit.catalog import Catalog
+
+        return Catalog(self.settings, self.places)
+
+    def profile(self, name: str) -> Profile:
+        """The profile `name`; raises `UserError` where it is refused."""
+        return self.catalog.get(name)
+
+    def manifests(self) -> dict[str, Manifest]:
+        """What is installed."""
+        from servicekit.apply import manifests
+        from servicekit.tree import Tree
+
+        return manifests(Tree(), self.places)
+
+    def manager(self, name: str | None = None) -> Manager:
+        """The manager called `name`, else the one of the settings, else the one that runs."""
+        from servicekit.managers import find_manager
+        from servicekit.values import ManagerName
+
+        wanted = name or self._quick.manager
+        return find_manager(
+            self.places,
+            os.environ,
+            name=None if wanted == "auto" else ManagerName(wanted),
+            socket=self._quick.supervisor_socket,
+        )
+
+    def manifest(self, profile: str) -> Manifest:
+        """What the install of `profile` left; raises `UserError` where it is not installed."""
+        from servicekit.errors import UserError
+
+        found = self.manifests().get(profile)
+        if found is None:
+            # A wrong name is said to be one, before it is said not to be installed.
+            self.catalog.get(profile)
+            raise UserError(
+                f'profile "{profile}" is not installed',
+                hint=f"`servicekit install {profile}` makes it a service",
+            )
+        return found
+
+    def installed(self, profile: str) -> Installed:
+        """The installed `profile` and its manager; raises `UserError` where one is not there."""
+        manifest = self.manifest(profile)
+        return Installed(manifest, self.manager(manifest.manager))
+
+    def look(self, found: Installed) -> Status:
+        """See how one service is."""
+        from servicekit.status import status_of
+
+        seen = found.manager.look([found.unit])[found.unit]
+        return status_of(found.manifest, self.places, seen)
+
+    def live_state(self, profile: str) -> State | None:
+        """What the watchdog of `profile` says, `None` where none lives."""
+        from servicekit.status import is_alive
+        from servicekit.watchdog.publish import read_state
+
+        state = read_state(Path(self.places.state_file(profile)))
+        lives = state is not None and is_alive(state.pid, state.pid_started)
+        return state if lives else None
+
+    def stop_limit(self, profile: str) -> float:
+        """Seconds that a stop of `profile` may take before it is given up."""
+        from servicekit.errors import UserError
+        from servicekit.unit import stop_seconds
+
+        try:
+            return stop_seconds(self.profile(profile)) + SLACK
+        except UserError:  # its file is gone or damaged; it must be stoppable all the same
+            return STOP_LIMIT
+
+    def manager_name(self, name: str | None) -> ManagerName:
+        """Which manager files are made for: the one that runs, systemd where none does."""
+        from servicekit.errors import UserError
+        from servicekit.values import ManagerName
+
+        if name is not None:
+            return ManagerName(name)
+        try:
+            return self.manager().name
+        except UserError:
+            return ManagerName.SYSTEMD
+
+    def command(self) -> tuple[str, ...]:
+        """What runs this servicekit for these services: absolute, with the options it needs."""
+        from servicekit.host import own_command
+        from servicekit.settings import default_places
+
+        command = own_command()
+        if self._user:
+            command += ("--user",)
+        file = self.settings.file
+        if file is not None and str(file) != str(
+            default_places(os.environ, scope=self.scope).config
+        ):
+            command += ("--config", str(file))
+        return command
+
+
+def session(ctx: typer.Context, *, user: bool) -> Session:
+    """The session of a verb, with its own `--user`."""
+    found: Session = ctx.obj
+    found.ask_for_user(user=user)
+    return found
+
+
+def complete_profile(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of profiles, for the shell's completion; none where they cannot be read."""
+    from servicekit.errors import UserError
+
+    try:
+        root = ctx.find_root().params
+        names = Session(root.get("config"), user=bool(root.get("user"))).catalog.names()
+    except UserError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+ProfileName = Annotated[
+    str,
+    typer.Argument(metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile),
+]
+SomeProfile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PROFILE]",
+        help="Name of a profile; all of them without.",
+        autocompletion=complete_profile,
+    ),
+]
+ForUser = Annotated[bool, typer.Option("--user", help="Your own services instead of the system's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ForManager = Annotated[
+    Literal["systemd", "supervisor"] | None,
+    typer.Option("--manager", help="Service manager; the one that runs without."),
+]

@@ -1,0 +1,129 @@
+"""`status`: how everything is, or one profile in full."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import typer
+
+from servicekit.cli.output import as_json, duration, note, paint, table
+from servicekit.cli.session import AsJson, ForUser, SomeProfile, session
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Session
+    from servicekit.managers import Seen
+    from servicekit.manifest import Manifest
+    from servicekit.status import Status
+
+
+def status(
+    ctx: typer.Context,
+    profile: SomeProfile = None,
+    *,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    r"""Show how the installed services are, or one in full.
+
+    \b
+    The states:
+      configured  installed, never started
+      starting    loading, or waiting to be started again; it does not answer yet
+      ready       the right model gave a real answer
+      degraded    it answers, but something is wrong
+      failed      it does not run, by a fault
+      stopped     it does not run, as was asked
+
+    With --json one object, or a list of them without PROFILE.
+    """
+    mine = session(ctx, user=user)
+    if profile is not None:
+        found = look(mine, [mine.manifest(profile)])[0]
+        if json:
+            as_json(found.as_json())
+        else:
+            _tell(found)
+        return
+    installed = [manifest for _, manifest in sorted(mine.manifests().items())]
+    every = look(mine, installed)
+    if json:
+        as_json([found.as_json() for found in every])
+    elif every:
+        table(("PROFILE", "STATE", "SINCE", "BOOT", "WHY"), [_row(found) for found in every])
+    else:
+        note("nothing is installed; `servicekit list` shows what could be")
+
+
+def look(mine: Session, installed: list[Manifest]) -> list[Status]:
+    """See how each of `installed` is, asking each manager once."""
+    from dataclasses import replace
+
+    from servicekit.apply import drifted
+    from servicekit.status import status_of
+    from servicekit.tree import Tree
+
+    said: dict[str, Seen] = {}
+    for name in sorted({manifest.manager for manifest in installed}):
+        said |= _ask(mine, name, [m.profile for m in installed if m.manager == name])
+    drift = drifted(Tree(), installed)
+    return [
+        replace(
+            status_of(manifest, mine.places, said.get(manifest.profile)),
+            drift=drift[manifest.profile],
+        )
+        for manifest in installed
+    ]
+
+
+def _ask(mine: Session, manager: str, profiles: list[str]) -> dict[str, Seen]:
+    from servicekit.errors import UserError
+
+    try:
+        seen = mine.manager(manager).look([f"servicekit-{profile}" for profile in profiles])
+    except UserError as error:
+        # What the watchdogs published is still worth telling.
+        note(f"the manager cannot be asked: {error.message}")
+        return {}
+    return {unit.removeprefix("servicekit-"): how for unit, how in seen.items()}
+
+
+def age(since: str | None) -> str:
+    """How long ago a time was, as a person says it."""
+    if since is None:
+        return ""
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds()
+    return duration(max(0.0, seconds))
+
+
+def _row(found: Status) -> tuple[str, ...]:
+    why = found.why
+    if found.drift:
+        why += f" ({len(found.drift)} of its files changed by hand)"
+    return found.profile, found.state, age(found.since), "yes" if found.enabled else "no", why
+
+
+def _tell(found: Status) -> None:
+    boot = "starts at boot" if found.enabled else "does not start at boot"
+    since = f" for {age(found.since)}" if found.since else ""
+    typer.echo(f"{found.profile}: {paint(found.state)}{since}")
+    context = ", ".join(f"{name} {tokens}" for name, tokens in found.context.items() if tokens)
+    process = f"watchdog {found.pid}" if found.pid else ""
+    process += f", engine {found.engine_pid}" if found.engine_pid else ""
+    for label, text in (
+        ("why", found.why),
+        ("remedy", found.remedy),
+        ("cause", found.cause),
+        ("serves", f"{found.served_name} at {found.url}" if found.url and found.pid else ""),
+        ("model", found.model),
+        ("context", f"{context} tokens" if context else ""),
+        ("processes", process),
+        ("loaded in", duration(found.ready_seconds)),
+        ("restarts", str(found.restarts) if found.restarts else ""),
+        ("run", found.run),
+        ("manager", f"{found.manager}, {boot}"),
+    ):
+        if text:
+            typer.echo(f"  {label + ':':11} {text}")
+    for path in found.drift:
+        typer.echo(f"  {'drift:':11} {path}")
