@@ -27,6 +27,7 @@ from servicekit.quoting import (
     supervisor_value,
     supervisor_words,
     systemd_environment,
+    systemd_path,
     systemd_value,
     systemd_word,
     systemd_words,
@@ -365,7 +366,12 @@ class TestSystemd:
 
     def test_a_unit_that_systemctl_could_not_show_is_refused(self) -> None:
         """D-Bus has no noncharacters: `systemctl status` would fail on a unit with one."""
-        for quote in (systemd_word, systemd_value, lambda text: systemd_environment("A", text)):
+        for quote in (
+            systemd_word,
+            systemd_value,
+            systemd_path,
+            lambda text: systemd_environment("A", text),
+        ):
             with pytest.raises(UnquotableError, match=r"cannot contain U\+1FFFE"):
                 quote("a\U0001fffeb")
 
@@ -412,6 +418,7 @@ class TestRefusal:
             lambda text: systemd_words(["/bin/true", text]),
             lambda text: systemd_environment("NAME", text),
             systemd_value,
+            systemd_path,
             lambda text: supervisor_words(["/bin/true", text]),
             supervisor_value,
             supervisor_logfile,
