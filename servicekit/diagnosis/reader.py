@@ -75,14 +75,16 @@ _TROUBLED: Final = re.compile(
     r"|.*?(?:\bERROR\b|\bCRITICAL\b|\bFATAL\b|[Ee]rror:|[Ff]atal|[Ff]ailed to|assertion failed"
     r"|Segmentation fault|terminate called|core dumped)"
 )
-_TRACEBACK_BEGINS: Final = "Traceback (most recent call last)"
+_TRACEBACK_BEGINS: Final = "Traceback (most recent call last):"
 _OPENED: Final = re.compile(
     r"(?:prompt|text|content|message|input|example_format)\w*['\"]?\s*[:=]\s*(['\"])"
 )
 _CLOSED: Final = re.compile(r"['\"]\s*(?:[,)\]}].*)?$")
 _WORKED: Final = (b'completions HTTP/1.1" 200', b"Decode batch", b"print_timing: ")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]")
 _SECRET: Final = re.compile(
-    r"(?i)(?P<name>(?:api[_-]?keys?|token|password|secret|authorization)['\"]?\s*[:=]\s*)"
+    r"(?i)(?P<name>(?:api[_-]?keys?|token|password|secret|authorization)['\"]?\s*[:=]\s*"
+    r"|--(?:admin-)?api-key\s+)"
     r"(?:bearer\s+)?(?!None\b|null\b|True\b|False\b)(?P<quote>['\"\[(]*)[^\s'\",)\]]{4,}"
     r"|\bhf_\w{8,}|\bsk-[\w-]{8,}"
 )
@@ -217,6 +219,7 @@ class LogReader:
         self._clipped = False
         self._tail = b""
         self._offset = 0
+        self._cursor = 0
         self._at = 0.0
         self._new: list[Finding] = []
         self._forget()
@@ -308,11 +311,12 @@ class LogReader:
         if b"\r" in block:
             block = block.replace(b"\r", b"\n")  # every state of a progress bar is a line
         original = block = b"\n" + block
+        self._cursor = 0
         if plain := self._knowledge.plain:
             block = plain.sub(b"", block)
         self._walk(block, original)
         self._read_figures(original)
-        self._note_work(original)
+        self._note_work(original, len(original))
         self._offset += len(original)
         self._tail = (self._tail + original[-_TAIL:])[-_TAIL:]
 
@@ -356,13 +360,14 @@ class LogReader:
         if self._trace(line) or self._mark(line, message):
             return
         signature = self._recognise(line, message)
-        troubled = not line.quiet and _TROUBLED.match(message)
-        if not (signature or troubled) or self._is_quoted(line, block, start):
-            return
         if signature is None:
-            self._note_trouble(line)
-        elif signature.role is not Role.ECHO:
-            self._find(signature, line, message, self._offset + original.find(raw))
+            if not line.quiet and _TROUBLED.match(message):
+                self._note_trouble(line)
+        elif signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
+            # Ordinary lines were cut out of the block: only the original tells where this one stood.
+            self._cursor = original.find(raw, self._cursor)
+            self._note_work(original, self._cursor)
+            self._find(signature, line, message, self._offset + self._cursor)
 
     def _continue(self, line: _Line) -> None:
         """Let messages that began in the lines above go on in this one."""
@@ -373,30 +378,26 @@ class LogReader:
             if line.prefixed and isinstance(unfinished.source, Mark):
                 continue
             unfinished.text = f"{unfinished.text} {line.message.strip()}"
-            match = unfinished.source.match(unfinished.text)
-            fresh = {
-                name: text
-                for name, text in (captures(match) if match else {}).items()
-                if name not in unfinished.known
-            }
+            found = _captured(unfinished.source, unfinished.text)
+            fresh = {name: text for name, text in found.items() if name not in unfinished.known}
             if not fresh:
                 continue
             unfinished.known = {**unfinished.known, **fresh}
             if isinstance(unfinished.source, Mark):
                 self._note_facts(unfinished.source, fresh, line)
-            elif found := self._findings.get(unfinished.source.id):
+            elif finding := self._findings.get(unfinished.source.id):
                 self._findings[unfinished.source.id] = replace(
-                    found, captures=unfinished.known, lines=(*found.lines, shown(line.text))
+                    finding, captures=unfinished.known, lines=(*finding.lines, shown(line.text))
                 )
         self._unfinished = [one for one in self._unfinished if one.left > 0]
 
     def _trace(self, line: _Line) -> bool:
-        """Follow tracebacks to their last line; true for the lines before it."""
-        if line.message.startswith(_TRACEBACK_BEGINS):
+        """Follow tracebacks to their last line; true for the lines between first and last."""
+        if line.message.rstrip().endswith(_TRACEBACK_BEGINS):
             self._traced, self._tracer = _TRACEBACK, line.speaker
             self._frames.clear()
-            return True
-        if not self._traced or line.speaker != self._tracer:
+            return False
+        if not self._traced or (line.prefixed and line.speaker != self._tracer):
             return False
         self._traced -= 1
         if line.message.startswith(" "):
@@ -407,8 +408,9 @@ class LogReader:
         return False
 
     def _recognise(self, line: _Line, message: str) -> Signature | None:
-        for signature in self._knowledge.signatures:
-            if not any(literal in line.text for literal in signature.literals):
+        text = line.text
+        for literal, signature in self._knowledge.literals:
+            if literal not in text:
                 continue
             if signature.phases and self._step not in signature.phases:
                 continue
@@ -439,8 +441,7 @@ class LogReader:
         known = self._findings.get(signature.id)
         if known is not None and not known.outlived:
             return
-        match = signature.match(message)
-        found = captures(match) if match else {}
+        found = _captured(signature, message)
         finding = Finding(
             signature=signature,
             captures=found,
@@ -473,11 +474,10 @@ class LogReader:
         for mark in self._knowledge.marks:
             if mark.literal not in line.text or (served and not mark.begins):
                 continue
-            match = mark.match(message)
-            if match is None:
+            if mark.match(message) is None:
                 continue
             marked = True
-            found = captures(match)
+            found = _captured(mark, message)
             if mark.begins:
                 self._forget()
             if mark.engine and (mark.begins or found):
@@ -540,8 +540,8 @@ class LogReader:
                 figures: dict[str, Any] = dict(map(_figure, captures(match).items()))
                 self._decode = replace(decode, at=self._at, **figures)
 
-    def _note_work(self, block: bytes) -> None:
-        """Mark what the engine has outlived: it went on answering long after the line."""
+    def _note_work(self, block: bytes, end: int) -> None:
+        """Mark what the engine has outlived before `end`: it went on answering long afterwards."""
         alive = [
             finding
             for finding in self._findings.values()
@@ -549,7 +549,7 @@ class LogReader:
         ]
         if not alive:
             return
-        worked = max(block.rfind(sign) for sign in _WORKED)
+        worked = max(block.rfind(sign, 0, end) for sign in _WORKED)
         for finding in alive if worked >= 0 else ():
             distance = self._offset + worked - self._offsets[finding.signature.id]
             if distance > _OUTLIVED_BYTES or (
@@ -564,7 +564,7 @@ class LogReader:
 
 def shown(text: str) -> str:
     """Return a line as a person may see it: no control characters, no secrets, not too long."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN])
+    clean = _CONTROL.sub(" ", text[: 4 * _SHOWN])
     clean = _SECRET.sub(lambda found: f"{found['name'] or ''}***", clean).rstrip()
     return clean if len(clean) <= _SHOWN else f"{clean[: _SHOWN - 2]} …"
 
@@ -579,6 +579,11 @@ def _taken_apart(text: str) -> _Line:
         speaker = named["process"] or named["torch"] or (named["sglang"] or "").strip() or speaker
         level = named["vllm"] or named["level"] or named["llama"] or named["glog"] or level
     return _Line(text, text[position:], position > 0, speaker, level in _QUIET)
+
+
+def _captured(source: Signature | Mark, message: str) -> dict[str, str]:
+    match = source.match(message)
+    return {name: shown(text) for name, text in captures(match).items()} if match else {}
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

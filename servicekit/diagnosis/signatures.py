@@ -176,6 +176,8 @@ class Knowledge:
     """Everything that is known about the logs of one engine, and what to search for."""
 
     signatures: tuple[Signature, ...]
+    literals: tuple[tuple[str, Signature], ...]
+    """Each literal with its signature, in the order in which they are tried."""
     marks: tuple[Mark, ...]
     figures: tuple[Figures, ...]
     plain: re.Pattern[bytes] | None
@@ -218,6 +220,7 @@ def knowledge(engine: str) -> Knowledge:
     steady = [s for s in signatures if not s.boot or s.begins]
     return Knowledge(
         signatures=signatures,
+        literals=tuple((literal, one) for one in signatures for literal in one.literals),
         marks=marks,
         figures=figures,
         plain=_plain(plain),
