@@ -218,6 +218,9 @@ def _check_tunables(profile: Profile) -> _Findings:
             )
         elif isinstance(value, bool | tuple | dict):
             yield Finding(path, f'"{tunable}" must be an option with a number or text behind it')
+        elif isinstance(value, str) and value.startswith("-"):
+            # Joined by "=" it is passed on well; a variable's value is a word of its own.
+            yield Finding(path, f'"{tunable}" must not begin with "-" to be tunable')
         elif variable.removeprefix("SERVICEKIT_").lower() in RESERVED_TUNABLES:
             yield Finding(path, f'"{tunable}" would be {variable}, which means something else')
 
