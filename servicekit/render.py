@@ -6,7 +6,7 @@ import stat
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
@@ -70,6 +70,8 @@ def artifacts(plan: Plan, manager: ManagerName, *, enabled: bool = True) -> tupl
                 return (wrapper(plan), *_systemd(plan, enabled=enabled))
             case ManagerName.SUPERVISOR:
                 return (wrapper(plan), _supervisor(plan, enabled=enabled))
+            case _:
+                assert_never(manager)
     except quoting.UnquotableError as error:
         message = f'profile "{plan.profile.name}" cannot be written down: {error}'
         raise UserError(message, code=ExitCode.CONFIG) from None
@@ -82,7 +84,6 @@ def wrapper(plan: Plan) -> Artifact:
         "wrapper.sh.j2",
         plan=plan,
         command=list(_lines(plan.words)),
-        kept=[t.variable for t in plan.tunables if t.variable.startswith(plan.scrub)],
         secrets=str(places.secrets / name),
     )
     return Artifact(places.wrapper(name), 0o755, text, None)
