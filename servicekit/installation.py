@@ -14,8 +14,10 @@ from servicekit.errors import UserError
 from servicekit.host import survey
 from servicekit.managers import accounts
 from servicekit.manifest import Manifest, inherited
+from servicekit.places import Scope
 from servicekit.plan import make_plan
 from servicekit.render import artifacts
+from servicekit.unit import moved_directories
 from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
@@ -125,15 +127,18 @@ def look_around(order: Order, tree: Tree) -> Survey:
 def directories(order: Order) -> Iterable[Directory]:
     """Name the directories that the service needs and its manager does not make.
 
-    systemd makes those of its services itself, at every start.
+    systemd makes those of its services itself, at every start, but for what the settings moved.
     """
+    places, name, user = order.places, order.profile.name, order.user
     if order.manager is ManagerName.SUPERVISOR:
-        places, name, user = order.places, order.profile.name, order.user
         # Supervisor opens the log itself; all others are the watchdog's and the engine's.
         yield Directory(places.logs, 0o755, None)
         yield Directory(places.state / name, 0o755, user)
         yield Directory(places.runtime / name, 0o755, user)
         yield Directory(places.cache, 0o755, user)
+    elif places.scope is Scope.SYSTEM:
+        for path in moved_directories(places, name):
+            yield Directory(path, 0o755, user)
 
 
 def make_directories(order: Order, tree: Tree) -> None:

@@ -1,0 +1,46 @@
+"""An install makes the directories that no service manager makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from plans import SYSTEM, USER, profile
+
+from servicekit.apply import Directory
+from servicekit.installation import Order, directories
+from servicekit.values import ManagerName
+
+ORDER = Order(
+    profile=profile("demo"),
+    places=SYSTEM,
+    manager=ManagerName.SYSTEMD,
+    user="servicekit",
+    command=("/opt/servicekit/bin/servicekit",),
+    path="",
+)
+CACHE = PurePosixPath("/srv/weights")
+
+
+def test_systemd_makes_the_usual_directories_itself() -> None:
+    """Neither the system's nor a user's services need any of an install."""
+    assert list(directories(ORDER)) == []
+    assert list(directories(replace(ORDER, places=USER, user=None))) == []
+
+
+def test_a_directory_that_the_settings_moved_is_made() -> None:
+    """systemd would make it in its usual place only; the service owns it there, too."""
+    moved = replace(ORDER, places=replace(SYSTEM, cache=CACHE))
+    assert list(directories(moved)) == [Directory(CACHE, 0o755, "servicekit")]
+
+
+def test_under_supervisor_every_directory_is_made() -> None:
+    """The log's belongs to Supervisor, which opens it; the others to the service."""
+    order = replace(ORDER, manager=ManagerName.SUPERVISOR)
+    owners = {str(directory.path): directory.owner for directory in directories(order)}
+    assert owners == {
+        "/var/log/servicekit": None,
+        "/var/lib/servicekit/demo": "servicekit",
+        "/run/servicekit/demo": "servicekit",
+        "/var/cache/servicekit": "servicekit",
+    }
