@@ -34,9 +34,12 @@ KINDS: Final = {
 
 def from_action(action: dict[str, Any]) -> LegalValue:
     """Read what argparse knows of one option."""
-    nargs = action["nargs"]
+    nargs, kind = action["nargs"], action["type"]
+    # vLLM wraps the type of what may be None; its configurations are JSON all the same.
+    if kind == "_optional_type" and action["dest"].endswith("_config"):
+        kind = "parse_dataclass"
     return LegalValue(
-        takes="flag" if nargs == 0 else KINDS.get(action["type"], "text"),
+        takes="flag" if nargs == 0 else KINDS.get(kind, "text"),
         choices=tuple(str(choice) for choice in action["choices"] or ()),
         many="" if nargs in {0, None} else str(nargs),
         deprecated=str(action.get("cls")).startswith("Deprecated"),
