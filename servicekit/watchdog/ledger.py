@@ -103,7 +103,7 @@ class Record:
     def line(self) -> str:
         """Write it as one line, without its end."""
         head = {
-            "at": self.at.isoformat(timespec="milliseconds"),
+            "at": self.at.isoformat(),
             "boot_id": self.boot_id,
             "run": self.run,
             "kind": self.kind,
