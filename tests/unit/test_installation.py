@@ -16,6 +16,7 @@ ORDER = Order(
     places=SYSTEM,
     manager=ManagerName.SYSTEMD,
     user="servicekit",
+    user_name=None,
     command=("/opt/servicekit/bin/servicekit",),
     path="",
 )
