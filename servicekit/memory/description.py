@@ -93,7 +93,7 @@ def geometry_from_config(
         sliding=any(kind in _SLIDING for kind in kinds),
         heads=heads,
         kv_heads=_integer(text, "num_key_value_heads", default=heads),
-        head_dim=_integer(text, "head_dim", default=hidden // heads),
+        head_dim=_integer(text, "head_dim", default=hidden // heads if heads else 0),
         recurrent=recurrent,
         mtp_layers=_integer(text, "mtp_num_hidden_layers", default=0),
         gated_attention=bool(text.get("attn_output_gate", recurrent is not None)),

@@ -39,6 +39,9 @@ ELEMENT_BYTES: Final[Mapping[str, tuple[int, int]]] = {
 ggml's block formats."""
 
 
+SIXTEEN_BITS: Final = frozenset(name for name, size in ELEMENT_BYTES.items() if size == (2, 1))
+
+
 def elements(count: int, dtype: str) -> int:
     """Return the bytes of `count` elements of `dtype`; `UserError` if its size is not known."""
     try:
@@ -185,6 +188,14 @@ class Geometry:
     drafters: tuple[Drafter, ...] = ()
     cautions: tuple[Caution, ...] = ()
     layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse, by `UserError`, a shape without keys and values, which no pool could hold."""
+        for name in ("hidden", "context", "attention_layers", "kv_heads", "head_dim"):
+            if getattr(self, name) < 1:
+                raise UserError(
+                    f'the model "{self.name}" cannot be planned: it has no {name.replace("_", " ")}'
+                )
 
     @property
     def layers(self) -> int:

@@ -40,6 +40,7 @@ _SCALARS: Final[Mapping[int, str]] = {
     12: "<d",
 }
 _MOST_DIMENSIONS: Final = 8
+_MOST_BLOCKS: Final = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +194,10 @@ def _sizes(
     """Work out each tensor's bytes from where the next begins, and the last's from the end."""
     data = -(-reader.position // alignment) * alignment
     ordered = sorted(offsets.items(), key=lambda item: item[1])
+    if not ordered:
+        return {}
     ends = [offset for _, offset in ordered[1:]] + [size - data]
-    if ordered and ordered[-1][1] >= size - data:
+    if ordered[-1][1] >= size - data:
         raise reader.damaged(f"its weights should go on beyond its {size} bytes")
     return {name: end - offset for (name, offset), end in zip(ordered, ends, strict=True)}
 
@@ -238,9 +241,11 @@ class _Describer:
                 f'"{self._checkpoint}": the memory of latent attention (MLA) is not worked out here'
             )
         blocks = self._integer("block_count")
+        if not 1 <= blocks <= _MOST_BLOCKS:
+            raise UserError(f'"{self._checkpoint}" is a GGUF that claims {blocks} layers')
         hidden = self._integer("embedding_length")
         heads = self._integer("attention.head_count")
-        mtp = self._integer("nextn_predict_layers", 0)
+        mtp = min(self._integer("nextn_predict_layers", 0), blocks - 1)
         recurrent = self._recurrent(blocks - mtp)
         layout = self._layout(blocks)
         return Geometry(

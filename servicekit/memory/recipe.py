@@ -89,7 +89,7 @@ class Recipe:
 
     def table(self, name: str) -> Mapping[str, Any]:
         """Return an option that holds a table: as one, as JSON, or as dotted options `name.key`."""
-        value = self.options.get(name, {})
+        value = self.options.get(name) or {}
         if isinstance(value, str):
             try:
                 value = json.loads(value)

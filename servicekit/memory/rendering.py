@@ -129,10 +129,9 @@ def _figures(budget: Budget) -> str:
     figures = [f"pool {budget.kv_tokens:,} tokens"]
     if budget.slots is not None:
         figures.append(f"{budget.slots} slots")
-    figures += [
-        f"{budget.concurrency} at once",
-        f"context {budget.effective_context:,} per request",
-    ]
+    figures.append(f"{budget.concurrency} at once")
+    context = f"context {budget.effective_context:,} per request"
+    figures.append(f"{context} (input {budget.usable_input:,})")
     if budget.balanced_ratio is not None:
         figures.append(
             f"balanced ratio {budget.balanced_ratio:.2f} at {budget.average_length:,} tokens"

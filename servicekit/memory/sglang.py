@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import TYPE_CHECKING, Final
 
+from servicekit.memory.geometry import SIXTEEN_BITS
 from servicekit.memory.outcome import (
     COMFORT,
     DOUBT,
@@ -172,7 +173,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
     effective = min(setting.declared, sizes.tokens) if serves else 0
     concurrency = sizes.requests
     if setting.state is None:
-        concurrency = min(concurrency, sizes.tokens // average_length)
+        concurrency = min(concurrency, max(1, sizes.tokens // average_length))
     captured = total - sum(part.bytes for part in parts if part.name not in _LATE)
     captured -= _fixed(setting) + _target_graphs(setting)
     fits = (
@@ -274,7 +275,7 @@ def _findings(
     recipe: Recipe, setting: Setting, sizes: Pools, effective: int, captured: int, free: int
 ) -> Iterator[Finding]:
     """Say what is wrong. `captured` is what is left when the target's graphs stand."""
-    if (obstacle := _obstacle(setting, sizes)) is not None:
+    if (obstacle := _obstacle(recipe, setting, sizes)) is not None:
         yield obstacle
         return
     relief = _relief_levers(setting, sizes)
@@ -301,7 +302,7 @@ def _findings(
         yield Finding(Verdict.TIGHT, f'the drafter "{drafter}" is not known and not counted')
 
 
-def _obstacle(setting: Setting, sizes: Pools) -> Finding | None:
+def _obstacle(recipe: Recipe, setting: Setting, sizes: Pools) -> Finding | None:
     """Name what keeps the engine from starting at all."""
     smaller = "choose a smaller checkpoint"
     if setting.after <= 0:
@@ -320,7 +321,7 @@ def _obstacle(setting: Setting, sizes: Pools) -> Finding | None:
         return Finding(
             Verdict.DOES_NOT_FIT,
             f"serves nothing: {sizes.slots} state slots leave no memory for the KV cache",
-            _context_levers(setting, sizes, setting.per_request),
+            _context_levers(setting, sizes, recipe.context_requested or setting.declared),
         )
     return None
 
@@ -374,7 +375,9 @@ def _context_levers(setting: Setting, sizes: Pools, wanted: int) -> tuple[str, .
         levers.append(
             f"raise --mem-fraction-static to {HIGHEST_FRACTION} (now {setting.fraction:g})"
         )
-    if setting.token_cap is not None and setting.token_cap < wanted:
+    if setting.token_cap is None:
+        levers.append(f"keep the rest free: --max-total-tokens {wanted}")
+    elif setting.token_cap < wanted:
         levers.append(f"raise --max-total-tokens to {wanted} (now {setting.token_cap})")
     if setting.declared < wanted:
         levers.append(f"raise --context-length to {wanted} (now {setting.declared})")
@@ -388,7 +391,7 @@ def _context_levers(setting: Setting, sizes: Pools, wanted: int) -> tuple[str, .
             )
         if setting.state_dtype == "float32":
             levers.append("halve the states: --mamba-ssm-dtype bfloat16")
-    if setting.kv_dtype in {"bfloat16", "float16"}:
+    if setting.kv_dtype in SIXTEEN_BITS:
         levers.append("halve the cache: --kv-cache-dtype fp8_e4m3")
     return tuple(levers)
 

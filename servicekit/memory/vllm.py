@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
-from servicekit.memory.geometry import elements, mtp_parameters
+from servicekit.memory.geometry import SIXTEEN_BITS, elements, mtp_parameters
 from servicekit.memory.outcome import (
     COMFORT,
     DOUBT,
@@ -370,7 +370,7 @@ def _pool_levers(geometry: Geometry, setting: Setting) -> Iterator[str]:
         yield "add --language-model-only"
     if setting.sequences > FEW_SEQUENCES:
         yield f"lower --max-num-seqs to {FEW_SEQUENCES} (now {setting.sequences})"
-    if setting.kv_dtype in {"bfloat16", "float16"}:
+    if setting.kv_dtype in SIXTEEN_BITS:
         yield "halve the cache: --kv-cache-dtype fp8"
     if setting.pinned is not None:
         yield f"raise --kv-cache-memory-bytes (now {setting.pinned})"
