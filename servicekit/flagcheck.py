@@ -115,7 +115,7 @@ def _read_fixed(words: Sequence[str], table: FlagTable) -> Iterator[Use]:
     for word in rest:
         legal = table.options.get(word)
         if legal is not None:
-            count = 0 if legal.takes == "flag" else int(legal.many or 1)
+            count = int(legal.many) if legal.many.isdecimal() else int(legal.takes != "flag")
             yield Use(word, tuple(islice(rest, count)))
         elif word.startswith("-"):
             yield Use(word, ())
@@ -219,7 +219,8 @@ def _wrong(value: str, legal: LegalValue, engine: EngineName) -> str:
         if spelt & set(legal.choices):
             return ""
         if legal.takes != "number":
-            meant = did_you_mean(value, legal.choices)
+            begun = [choice for choice in legal.choices if choice.startswith(value)]
+            meant = did_you_mean(value, begun or legal.choices)
             return f'must be one of {_listed(legal.choices)}, not "{shown(value)}"{meant}'
     if legal.takes.startswith("count"):
         pattern, example = _COUNTS[engine]
