@@ -12,7 +12,6 @@ import re
 import select
 import sys
 from collections import deque
-from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
@@ -173,20 +172,25 @@ class Events(Protocol):
     def engine(self, line: str) -> None:
         """Pass a line of the engine on."""
 
-    def flush(self, limit: float = 0.0) -> bool:
-        """Write what had to wait; tell whether all is written."""
+    def flush(self) -> None:
+        """Write what had to wait for a slow reader, as far as it now takes it."""
+
+    def close(self, limit: float) -> None:
+        """Wait for the reader, at most so many seconds, and let go of everything."""
 
 
 class JournalEvents:
     """Events as journal entries of their own, with fields; the engine's lines with a priority."""
 
-    def __init__(self, fields: Mapping[str, str], *, socket_path: str | None = None) -> None:
+    def __init__(
+        self, fields: Mapping[str, str], descriptor: int, *, socket_path: str | None = None
+    ) -> None:
         from logging_journald import JournaldTransport  # type: ignore[import-untyped]
 
         self._fields = fields
         self._transport = JournaldTransport(socket_path, connected=False)
         self._transport.socket.settimeout(0)
-        self._output = Output(sys.stdout.fileno())
+        self._output = Output(descriptor)
         self._priorities = Priorities()
 
     def event(
@@ -206,9 +210,14 @@ class JournalEvents:
         """Write a line with the priority that journald reads from its beginning."""
         self._output.write(f"<{self._priorities.of(line)}>{line}")
 
-    def flush(self, limit: float = 0.0) -> bool:
-        """Write what had to wait; tell whether all is written."""
-        return self._output.flush(limit)
+    def flush(self) -> None:
+        """Write what had to wait, as far as the reader now takes it."""
+        self._output.flush()
+
+    def close(self, limit: float) -> None:
+        """Wait for the reader, then close the journal's socket."""
+        self._output.flush(limit)
+        self._transport.socket.close()
 
 
 class LineEvents:
@@ -240,17 +249,21 @@ class LineEvents:
         """Write the line as it came."""
         self._output.write(line)
 
-    def flush(self, limit: float = 0.0) -> bool:
-        """Write what had to wait; tell whether all is written."""
-        return self._output.flush(limit)
+    def flush(self) -> None:
+        """Write what had to wait, as far as the reader now takes it."""
+        self._output.flush()
+
+    def close(self, limit: float) -> None:
+        """Wait for the reader; the descriptor stays its owner's."""
+        self._output.flush(limit)
 
 
 def open_events(fields: Mapping[str, str], environment: Mapping[str, str]) -> Events:
-    """Find out where lines go: the journal, when it reads our stderr, else stderr itself."""
-    if _journal_reads(sys.stderr.fileno(), environment.get("JOURNAL_STREAM", "")):
-        with suppress(OSError):
-            return JournalEvents(fields)
-    return LineEvents(fields, sys.stderr.fileno())
+    """Write to stderr, and to the journal itself where it is what reads our stderr."""
+    descriptor = sys.stderr.fileno()
+    if _journal_reads(descriptor, environment.get("JOURNAL_STREAM", "")):
+        return JournalEvents(fields, descriptor)
+    return LineEvents(fields, descriptor)
 
 
 def _journal_reads(descriptor: int, stream: str) -> bool:

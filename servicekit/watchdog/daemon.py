@@ -169,7 +169,8 @@ class Watchdog:
             if self._engine is not None:
                 self._engine.close()
             self._ledger.close()
-            self._events.flush(FLUSH)
+            self._events.close(FLUSH)
+            self._notifier.close()
 
     def _started(self) -> Started:
         """Conclude from the ledger how this run begins, and write what the last one could not."""

@@ -112,6 +112,11 @@ class Notifier:
         """
         self._try("STOPPING=1")
 
+    def close(self) -> None:
+        """Let go of the manager."""
+        if self._notifier is not None:
+            self._notifier.socket.close()
+
     def _try(self, message: str) -> None:
         try:
             self._send(message)
