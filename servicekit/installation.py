@@ -205,15 +205,14 @@ def uninstall(
         raise
     # Gone with the run that it tells of.
     tree.delete_tree(places.runtime / profile)
-    tree.delete_directory(places.runtime)
     if purge:
         tree.delete_tree(places.state / profile)
         log = places.log_file(profile)
         for name in tree.names(places.logs):
             if name == log.name or name.startswith(f"{log.name}."):
                 tree.delete(places.logs / name)
-        for directory in (places.state, places.logs, *reversed(own.directories)):
-            tree.delete_directory(directory)
+    for directory in (places.runtime, places.state, places.logs, places.cache):
+        tree.delete_directory(directory)
     return made
 
 

@@ -1,0 +1,99 @@
+"""The main job under a real systemd: install, start, crash, stop, boot, uninstall."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from machines.systemd import Machine
+
+pytestmark = [pytest.mark.systemd, pytest.mark.llama]
+
+UNIT = "servicekit-demo.service"
+READY_LIMIT = 60.0
+"""Seconds for the demo's model to be ready on two busy cores; two are usual."""
+
+
+def status(machine: Machine) -> dict[str, Any]:
+    """What `servicekit status demo --json` says."""
+    said: dict[str, Any] = json.loads(machine.run("servicekit", "status", "demo", "--json").stdout)
+    return said
+
+
+def tree(machine: Machine) -> set[str]:
+    """Every file and directory that an install could have made."""
+    places = ("/etc", "/usr/local", "/var/lib", "/var/log", "/var/cache", "/run/servicekit")
+    found = machine.run("find", *places, check=False).stdout
+    # systemd's own memory of what it saw and compiled, and the backups of the account database.
+    own = ("/var/lib/systemd/", "/etc/passwd-", "/etc/group-", "/etc/shadow-", "/etc/gshadow-")
+    return {line for line in found.splitlines() if not line.startswith(own)}
+
+
+@pytest.mark.timeout(300)
+def test_from_install_to_uninstall(fresh_machine: Machine) -> None:
+    """A new user's whole day: every promise of the README, on one machine, in order."""
+    machine = fresh_machine
+    machine.boot()
+    before = tree(machine)
+
+    said = machine.run("servicekit", "install", "demo", "--now").stdout
+    assert "create   /etc/systemd/system/servicekit-demo.service" in said
+    assert "demo: ready after" in said
+    assert machine.show(UNIT, "ActiveState") == "active"
+    first = status(machine)
+    assert first["state"] == "ready"
+    assert first["context"]["effective"] == 2048
+    assert first["enabled"] is True
+    assert machine.run("systemctl", "is-enabled", UNIT).stdout.strip() == "enabled"
+    owner = machine.run("ps", "-o", "user:20=", "-p", str(first["engine_pid"])).stdout.strip()
+    assert owner == "servicekit"
+
+    # A second install has nothing to do, and leaves the service alone.
+    assert machine.run("servicekit", "install", "demo", "--now").stdout.startswith("nothing to do")
+    assert status(machine)["run"] == first["run"]
+
+    # The engine dies: a new one, and everybody knows why.
+    machine.run("kill", "-9", str(first["engine_pid"]))
+    machine.wait_until(
+        lambda: (now := status(machine))["state"] == "ready" and now["run"] != first["run"],
+        READY_LIMIT,
+        "a new engine is ready",
+    )
+    assert machine.show(UNIT, "NRestarts") == "1"
+    assert status(machine)["restarts"] == 1
+    history = machine.run("servicekit", "history", "demo").stdout
+    assert "outside-kill" in history
+    assert machine.messages(SERVICEKIT_CAUSE="outside-kill")
+    log = machine.run("servicekit", "logs", "demo", "-n", "1000").stdout
+    assert "listening on" in log
+
+    said = machine.run("servicekit", "stop", "demo").stdout
+    assert said.startswith("demo: stopped")
+    assert machine.show(UNIT, "Result") == "success"
+    assert machine.run("ss", "-ltnH", "sport = :18001", check=False).stdout == ""
+
+    # Boot: it comes up by itself, and does not hold the boot up.
+    machine.reboot(wait=False)
+    machine.wait_until(lambda: status(machine)["state"] == "ready", READY_LIMIT, "ready after boot")
+
+    boot, ready = (
+        int(machine.show(unit, "ActiveEnterTimestampMonotonic"))
+        for unit in ("multi-user.target", UNIT)
+    )
+    assert 0 < boot < ready
+
+    machine.run("servicekit", "uninstall", "demo", "--purge")
+    assert tree(machine) == before
+
+
+def test_systemd_itself_finds_nothing_wrong(systemd_machine: Machine) -> None:
+    """`systemd-analyze verify` prints nothing about what was installed."""
+    systemd_machine.run("servicekit", "install", "demo")
+    try:
+        done = systemd_machine.run("systemd-analyze", "verify", UNIT, check=False)
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    finally:
+        systemd_machine.run("servicekit", "uninstall", "demo", "--purge")
