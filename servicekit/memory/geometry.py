@@ -240,7 +240,9 @@ def parameter_count(geometry: Geometry) -> int:
             hint="give the directory of its weights",
         )
     hidden = geometry.hidden
-    total = geometry.attention_layers * (_attention_parameters(geometry) + _shared(geometry))
+    total = geometry.attention_layers * (
+        _attention_parameters(geometry) + _common_parameters(geometry)
+    )
     if (state := geometry.recurrent) is not None:
         inner = state.value_heads * state.value_dim
         mixer = (
@@ -251,7 +253,7 @@ def parameter_count(geometry: Geometry) -> int:
             + state.value_dim
             + inner * hidden
         )
-        total += state.layers * (mixer + _shared(geometry))
+        total += state.layers * (mixer + _common_parameters(geometry))
     embeddings = geometry.vocabulary * hidden * (1 if geometry.tied else 2)
     return total + embeddings + hidden + mtp_parameters(geometry)
 
@@ -260,7 +262,7 @@ def mtp_parameters(geometry: Geometry) -> int:
     """Parameters of the multi-token-prediction head: its layers, and what joins two hiddens."""
     if not geometry.mtp_layers:
         return 0
-    layers = geometry.mtp_layers * (_attention_parameters(geometry) + _shared(geometry))
+    layers = geometry.mtp_layers * (_attention_parameters(geometry) + _common_parameters(geometry))
     return layers + 2 * geometry.hidden**2 + 3 * geometry.hidden
 
 
@@ -271,6 +273,6 @@ def _attention_parameters(geometry: Geometry) -> int:
     return geometry.hidden * (query + 2 * geometry.kv_heads * geometry.head_dim + width) + norms
 
 
-def _shared(geometry: Geometry) -> int:
+def _common_parameters(geometry: Geometry) -> int:
     """Parameters that every layer has: its feed-forward and two norms."""
     return 3 * geometry.hidden * geometry.ffn + 2 * geometry.hidden

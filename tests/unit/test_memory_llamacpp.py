@@ -112,7 +112,7 @@ def test_context_is_what_each_request_was_promised() -> None:
     assert total.levers == ("raise --ctx-size, which 2 slots share",)
 
 
-def test_a_unified_cache_is_shared() -> None:
+def test_a_unified_cache_is_for_all_slots() -> None:
     """With `--kv-unified` one request may use all cells."""
     plan = llama_plan({"ctx-size": 4096, "kv-unified": True}, parallel=2)
     assert (plan.kv_tokens, plan.effective_context, plan.concurrency) == (4096, 4096, 2)
