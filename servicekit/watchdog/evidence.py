@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servicekit import proc
-from servicekit.child import inherited
+from servicekit.child import Child, inherited
 from servicekit.diagnosis.causes import Cause
 
 if TYPE_CHECKING:
@@ -122,25 +122,32 @@ def _is_there(path: str) -> bool:
 
 async def _state_of(*options: str) -> str:
     """Return systemd's word for its own state, "" when it does not answer in time."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        asking = await asyncio.create_subprocess_exec(
-            "systemctl",
-            *options,
-            "is-system-running",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=inherited(os.environ),
-        )
+        command = ["systemctl", *options, "is-system-running"]
+        asking = Child.spawn(command, inherited(os.environ), stdout=writing, stderr=null)
     except OSError:
+        os.close(reading)
         return ""
+    finally:
+        os.close(writing)
+        os.close(null)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(asking.pidfd, ended.set)
     try:
         async with asyncio.timeout(STOPPING_LIMIT):
-            said, _ = await asking.communicate()
+            await ended.wait()
+        return os.read(reading, 100).decode(errors="replace").strip()
     except TimeoutError:
-        asking.kill()
+        asking.send(signal.SIGKILL)
         return ""
-    return said.decode(errors="replace").strip()
+    finally:
+        loop.remove_reader(asking.pidfd)
+        asking.poll()
+        asking.close()
+        os.close(reading)
 
 
 def boot_id() -> str:
