@@ -10,7 +10,7 @@ import ipaddress
 import json
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -99,17 +99,21 @@ def _facts(known: Mapping[str, Any], profile: Profile, installed: Installed) -> 
     return None if None in answers else True
 
 
+_CONDITIONS: Final = {
+    "versions": "{engine} {}",
+    "cuda": "CUDA {}",
+    "capability": "compute capability {}",
+    "not_capability": "any compute capability but {}",
+}
+
+
 def _when(known: Mapping[str, Any]) -> str:
     """Say the conditions that could not be told here."""
     parts = [f"{name} {spec}" for name, spec in known.get("packages", {}).items()]
-    if "versions" in known:
-        parts.append(f"{known['engine']} {known['versions']}")
-    if "cuda" in known:
-        parts.append(f"CUDA {known['cuda']}")
-    if "capability" in known:
-        parts.append(f"compute capability {' or '.join(known['capability'])}")
-    if "not_capability" in known:
-        parts.append(f"any compute capability but {' and '.join(known['not_capability'])}")
+    for key, words in _CONDITIONS.items():
+        if key in known:
+            wanted = known[key] if isinstance(known[key], str) else " or ".join(known[key])
+            parts.append(words.format(wanted, engine=known.get("engine")))
     return f"with {' and '.join(parts)}"
 
 
@@ -125,10 +129,11 @@ def in_range(spec: str, version: str | None, required: str | None) -> bool | Non
         return None
     demanded = specifiers(required)
     named = [Version(each.version.removesuffix(".*")) for each in (*wanted, *demanded)]
-    later = [Version(f"{each.major}.{each.minor}.{each.micro + 1}") for each in named]
+    # Where some version is in both ranges, one of these is: they lie at the bounds or next to them.
+    beside = [Version(f"{each.base_version}.1") for each in named]
     both = any(
         wanted.contains(each, prereleases=True) and demanded.contains(each, prereleases=True)
-        for each in (*named, *later)
+        for each in (*named, *beside, Version("0"))
     )
     return None if both else False
 
