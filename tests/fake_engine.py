@@ -7,7 +7,12 @@ not know are ignored, so it can be a profile's `executable`. What it shall play 
 object: the value of `--script`, or of the environment variable `FAKE_ENGINE`; either may be
 `@FILE`. While it runs, `POST /_fault` with such an object changes it, and so does SIGUSR1, which
 reads the `@FILE` again (the only way in while it loads, or is frozen); both merge into what is there.
-`GET /_fault` tells `{"pid", "workers", "orphans", "personality"}`.
+`GET /_fault` tells `{"pid", "ready_at", "workers", "orphans", "asked", "personality"}`; `ready_at` is
+wall-clock time, `asked` counts completions by the asker's program: `begun`, `open`, `most` open at once.
+
+As in the real engines, a request whose client has hung up is dropped, in the queue too, and what a
+dialect counts is counted when the real one does: a prompt when it is through (vLLM), both when the
+request has finished (SGLang, llama.cpp), beside what moves with the work itself.
 
 **What it is** (keys hold until they are changed)
 
@@ -37,9 +42,9 @@ reads the `@FILE` again (the only way in while it loads, or is frozen); both mer
 | `completion` | `"text"` | `"hang"`: never answered, while the rest is well; `"trickle"`: a byte now and then, for ever; `"thinking"`: `content` empty, finish reason `length`; `"repeat"`: one character over and over; `"empty"`: no token; `"drop"`: the connection is cut |
 | `text` | "Hello there." | what a completion says |
 | `speed` | 200 | generated tokens a second |
-| `first_stall` | 0 | seconds that the first completion takes, counters standing still (a shape is compiled) |
+| `first_stall` | 0 | seconds for which the first completion holds up every other, counters standing still (a shape is compiled) |
 | `slots` | 4 | requests served at a time; others queue |
-| `counters` | `"real"` | `"moving"`: others' traffic moves them; `"frozen"`; `"hang"`: `/metrics` is never answered; `"absent"`: 404 |
+| `counters` | `"real"` | `"moving"`: others' work moves them, and none of it finishes; `"frozen"`; `"hang"`: `/metrics` is never answered; `"absent"`: 404 |
 | `acceptance` | none | the draft acceptance rate in the metrics, 0 to 1; none = no speculation |
 | `terms` | 1 | SIGTERMs until it exits 0; 0 = ignored for ever |
 
@@ -52,7 +57,8 @@ reads the `@FILE` again (the only way in while it loads, or is frozen); both mer
 | `kill` | kills itself with this signal, by name or number |
 | `freeze` | stops itself with SIGSTOP: every thread stands still, the port listens on |
 | `orphan` | leaves a process behind: double-forked, in a session of its own, deaf to SIGTERM; `"bare"`: without this one's environment |
-| `prefill` | is busy for these seconds with one long prompt in every slot: only the KV usage moves |
+| `prefill` | is busy for these seconds with one long prompt in every slot: only what moves within a request does |
+| `eat` | takes these MiB of memory, a little at a time |
 | `shm` | leaves this file in `/dev/shm` |
 | `stuck` | a thread looks at this path, which may never return (see `machines/dstate.py`) |
 """
@@ -62,18 +68,26 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 TICK = 0.01
 """Seconds between two looks of the main loop."""
+PROMPT = 8
+"""Tokens of every prompt."""
 
 OPTIONS = {
     "--port": "port",
@@ -194,11 +208,33 @@ class Counters:
     """What the engine counts, and what it is doing."""
 
     prompt: int = 0
+    """Tokens of prompts, as they are read."""
     generated: int = 0
+    """Tokens of answers, as they are made."""
     decodes: int = 0
+    first_tokens: int = 0
+    decode_seconds: float = 0.0
+    finished: int = 0
+    finished_prompt: int = 0
+    """Tokens of prompts whose request has finished."""
+    finished_generated: int = 0
+    aborted: int = 0
     running: int = 0
     waiting: int = 0
     usage: float = 0.0
+
+
+@dataclass
+class Asked:
+    """How often one program has asked for a completion."""
+
+    begun: int = 0
+    open: int = 0
+    most: int = 0
+
+
+class GoneError(Exception):
+    """The client has hung up."""
 
 
 def log(line: str) -> None:
@@ -217,7 +253,11 @@ class Engine:
         self.me = Personality()
         self.counters = Counters()
         self.seat = threading.Condition()
+        self.step = threading.Lock()
+        """Held for one step of the model: what is held up in one is held up for all."""
+        self.asked: dict[str, Asked] = {}
         self.ready = False
+        self.ready_at = 0.0
         self.first = True
         self.workers: list[subprocess.Popen[bytes]] = []
         self.orphans: list[int] = []
@@ -301,6 +341,7 @@ class Engine:
         if server is None and not self.me.impostor:
             self._listen()
         self.ready = True
+        self.ready_at = time.clock_gettime(time.CLOCK_REALTIME)
         if self.me.impostor:
             script = json.dumps(asdict(self.me) | {"impostor": False, "load": 0, "workers": 0})
             self._leave_behind([__file__, *sys.argv[1:], "--script", script], bare=True)
@@ -356,7 +397,8 @@ class Engine:
             self._due.remove(entry)
             getattr(self, f"do_{entry[1]}")(entry[2])
         if self.me.counters == "moving":
-            self.count(prompt=3, generated=1)
+            self.count(prompt=3)
+            self.count(generated=1)
         if any(worker.poll() is not None for worker in self.workers):
             self._lost_worker()
 
@@ -429,42 +471,91 @@ class Engine:
                 with self.seat:
                     self.counters.usage = 0.1 + 0.8 * passed / seconds
                     self.counters.decodes += 1
+                    # Counted at once by SGLang, and by vLLM only when the prompt is through.
+                    self.counters.prompt += 1 if self.me.dialect == "sglang" else 0
                 time.sleep(TICK)
         self.counters.usage = 0.0
 
+    def do_eat(self, mebibytes: int) -> None:
+        """Take memory, and keep it."""
+        eaten: list[bytes] = []
+        for _ in range(mebibytes):
+            eaten.append(os.urandom(1 << 10) * (1 << 10))
+            time.sleep(TICK / 10)
+        self._eaten = eaten
+
     # ---- serving ----
 
-    def take_seat(self) -> Seat:
+    def take_seat(self, gone: Callable[[], bool] = lambda: False) -> Seat:
         """Give the right to run one request, when it is its turn."""
-        return Seat(self)
+        return Seat(self, gone)
 
-    def count(self, *, prompt: int = 0, generated: int = 0) -> None:
-        """Count tokens, unless the counters are frozen."""
-        if self.me.counters != "frozen":
+    @contextmanager
+    def note(self, asker: str) -> Iterator[None]:
+        """Count a completion that `asker` waits for."""
+        with self.seat:
+            asked = self.asked.setdefault(asker, Asked())
+            asked.begun += 1
+            asked.open += 1
+            asked.most = max(asked.most, asked.open)
+        try:
+            yield
+        finally:
             with self.seat:
-                self.counters.prompt += prompt
-                self.counters.generated += generated
-                self.counters.decodes += 1
+                asked.open -= 1
 
-    def generate(self, wanted: int) -> tuple[str, int, str]:
+    def count(self, *, prompt: int = 0, generated: int = 0, first: bool = False) -> None:
+        """Count one step of the model, unless the counters are frozen."""
+        if self.me.counters == "frozen":
+            return
+        with self.seat:
+            counters = self.counters
+            counters.prompt += prompt
+            counters.generated += generated
+            counters.decodes += 1
+            if first:
+                counters.first_tokens += 1
+            elif generated:
+                counters.decode_seconds += generated / self.me.speed
+
+    def finish(self, prompt: int, generated: int) -> None:
+        """Count a request that has been answered, unless the counters are frozen."""
+        if self.me.counters == "frozen":
+            return
+        with self.seat:
+            self.counters.finished += 1
+            self.counters.finished_prompt += prompt
+            self.counters.finished_generated += generated
+
+    def generate(self, wanted: int, gone: Callable[[], bool]) -> tuple[str, int, str]:
         """Take the time of a completion; give its text, number of tokens and finish reason."""
-        if self.first:
-            self.first = False
-            time.sleep(self.me.first_stall)
+        self._step(gone)
         while self.me.completion == "hang":
+            self._step(gone)
             time.sleep(TICK)
         if self.me.completion == "empty":
             return "", 0, "stop"
         text = "!" * wanted if self.me.completion == "repeat" else self.me.text
         whole = max(1, len(text.split())) if self.me.completion == "text" else wanted
         tokens = min(wanted, whole)
-        self.count(prompt=8)
-        for _ in range(tokens):
+        self.count(prompt=PROMPT)
+        for number in range(tokens):
             time.sleep(1 / self.me.speed)
-            self.count(generated=1)
+            self._step(gone)
+            self.count(generated=1, first=number == 0)
+        self.finish(PROMPT, tokens)
         if self.me.completion == "thinking":
             return "", tokens, "length"
         return text, tokens, "stop" if tokens == whole else "length"
+
+    def _step(self, gone: Callable[[], bool]) -> None:
+        """Wait for the model; the first step of all may take long."""
+        with self.step:
+            if self.first:
+                self.first = False
+                time.sleep(self.me.first_stall)
+        if gone():
+            raise GoneError
 
     # ---- what it tells of itself ----
 
@@ -519,16 +610,26 @@ class Engine:
         if me.dialect == "sglang":
             values = {"num_running_reqs": now.running, "num_queue_reqs": now.waiting}
             values |= {"token_usage": now.usage, "kv_used_tokens": int(now.usage * self.pool)}
-            values |= {"prompt_tokens_total": now.prompt, "generation_tokens_total": now.generated}
+            values |= {"realtime_tokens_total": now.prompt + now.generated}
+            values |= {"prompt_tokens_total": now.finished_prompt}
+            values |= {"generation_tokens_total": now.finished_generated}
+            values |= {"num_requests_total": now.finished + now.aborted}
+            values |= {"num_aborted_requests_total": now.aborted}
+            values |= {"inter_token_latency_seconds_count": now.generated - now.first_tokens}
+            values |= {"inter_token_latency_seconds_sum": now.decode_seconds}
             values |= {"max_total_num_tokens": self.pool, "context_len": me.context}
             values |= {"gen_throughput": me.speed if now.running else 0.0}
             if me.acceptance is not None:
-                values |= {"spec_accept_rate": me.acceptance}
-                values |= {"spec_accept_length": 1 + 3 * me.acceptance}
+                length = 1 + 3 * me.acceptance
+                values |= {"spec_accept_rate": me.acceptance, "spec_accept_length": length}
+                decoded = now.finished_generated - now.finished
+                values |= {"spec_verify_calls_total": int(decoded / length)}
         elif me.dialect == "vllm":
             values = {"num_requests_running": now.running, "num_requests_waiting": now.waiting}
             values |= {"kv_cache_usage_perc": now.usage, "prompt_tokens_total": now.prompt}
             values |= {"generation_tokens_total": now.generated}
+            values |= {"time_to_first_token_seconds_count": now.first_tokens}
+            values |= {"inter_token_latency_seconds_sum": now.decode_seconds}
             if me.acceptance is not None:
                 drafted = 4 * now.generated
                 values |= {"spec_decode_num_drafts_total": now.generated}
@@ -536,7 +637,9 @@ class Engine:
                 values |= {"spec_decode_num_accepted_tokens_total": int(me.acceptance * drafted)}
         else:
             labels = ""
-            values = {"prompt_tokens_total": now.prompt, "tokens_predicted_total": now.generated}
+            values = {"prompt_tokens_total": now.finished_prompt}
+            values |= {"tokens_predicted_total": now.finished_generated}
+            values |= {"tokens_predicted_seconds_total": now.finished_generated / me.speed}
             values |= {"requests_processing": now.running, "requests_deferred": now.waiting}
             values |= {"n_decode_total": now.decodes}
             values |= {"predicted_tokens_seconds": me.speed}
@@ -549,21 +652,29 @@ class Engine:
             size = f'kv_cache_size_tokens="{self.pool}",block_size="16"'
             size += f',num_gpu_blocks="{self.pool // 16}"'
             lines.append(f"vllm:cache_config_info{{{size}}} 1.0")
+            for reason, count in (("stop", now.finished), ("abort", now.aborted)):
+                lines.append(f'vllm:request_success_total{{finished_reason="{reason}"}} {count}')
         return "\n".join(lines) + "\n"
 
 
 class Seat:
     """The right to run one request: a context, entered when a slot is free."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, gone: Callable[[], bool]) -> None:
         self._engine = engine
+        self._gone = gone
 
     def __enter__(self) -> None:
         engine = self._engine
         with engine.seat:
             engine.counters.waiting += 1
-            engine.seat.wait_for(lambda: engine.counters.running < engine.me.slots)
-            engine.counters.waiting -= 1
+            try:
+                while engine.counters.running >= engine.me.slots:
+                    engine.seat.wait(5 * TICK)
+                    if self._gone():
+                        raise GoneError
+            finally:
+                engine.counters.waiting -= 1
             engine.counters.running += 1
 
     def __exit__(self, *_: object) -> None:
@@ -601,6 +712,8 @@ class Handler(BaseHTTPRequestHandler):
         counters = engine.me.counters
         if path == "/_fault":
             told = {"pid": os.getpid(), "orphans": engine.orphans, "personality": asdict(engine.me)}
+            told |= {"ready_at": engine.ready_at}
+            told |= {"asked": {asker: asdict(asked) for asker, asked in engine.asked.items()}}
             self._json(told | {"workers": [worker.pid for worker in engine.workers]})
         elif path == "/health":
             self._json({"status": "ok"}) if engine.me.dialect == "llamacpp" else self._send(
@@ -631,9 +744,21 @@ class Handler(BaseHTTPRequestHandler):
                 self.engine.plan(acts)
         elif not self._lied():
             if self.path in {"/v1/chat/completions", "/v1/completions"}:
-                self._complete(body)
+                asker = self.headers.get("User-Agent", "").partition("/")[0]
+                try:
+                    with self.engine.note(asker):
+                        self._complete(body)
+                except (GoneError, ConnectionError):
+                    self.close_connection = True
+                    with self.engine.seat:
+                        self.engine.counters.aborted += 1
             else:
                 self._refuse(404, "Not Found")
+
+    def _gone(self) -> bool:
+        """Tell whether the client has hung up."""
+        readable, _, _ = select.select([self.connection], [], [], 0)
+        return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _lied(self) -> bool:
         """Tell whether the request was dealt with by a lie that any request meets."""
@@ -672,8 +797,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         if me.completion == "trickle":
             self._trickle()
-        with engine.take_seat():
-            text, tokens, reason = engine.generate(int(body.get("max_tokens") or 16))
+        with engine.take_seat(self._gone):
+            text, tokens, reason = engine.generate(int(body.get("max_tokens") or 16), self._gone)
         chat = self.path == "/v1/chat/completions"
         head = {"id": "cmpl-1", "created": 1, "model": me.reply_name or me.name}
         usage = {"prompt_tokens": 8, "completion_tokens": tokens, "total_tokens": 8 + tokens}

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -225,9 +226,10 @@ class TestCounters:
     def test_moved_by_others(self, fake_engine: Start) -> None:
         """The counters can move without any request of ours."""
         engine = fake_engine(dialect="sglang", counters="moving")
-        name = "sglang:generation_tokens_total"
+        name = "sglang:realtime_tokens_total"
         before = counter(engine, name)
         wait_until(lambda: counter(engine, name) > before, 5, "the counter moved")
+        assert counter(engine, "sglang:num_requests_total") == 0
 
     def test_frozen(self, fake_engine: Start) -> None:
         """They can stand still although requests are answered."""
@@ -247,13 +249,13 @@ class TestCounters:
         """While a long prompt is read only the KV usage moves, and a request waits its turn."""
         engine = fake_engine(dialect="sglang", slots=1, prefill=1.5)
         wait_until(lambda: counter(engine, "sglang:num_running_reqs") == 1, 5, "it is busy")
-        with pytest.raises(TimeoutError):
-            engine.complete(limit=SOON)
         usage = counter(engine, "sglang:token_usage")
-        assert counter(engine, "sglang:num_queue_reqs") == 1
-        assert counter(engine, "sglang:generation_tokens_total") == 0
-        wait_until(lambda: counter(engine, "sglang:token_usage") > usage, 5, "the usage moved")
-        assert engine.complete()[0] == 200
+        with ThreadPoolExecutor() as clients:
+            answer = clients.submit(engine.complete)
+            wait_until(lambda: counter(engine, "sglang:num_queue_reqs") == 1, 1, "it waits")
+            assert counter(engine, "sglang:generation_tokens_total") == 0
+            wait_until(lambda: counter(engine, "sglang:token_usage") > usage, 1, "the usage moved")
+            assert answer.result()[0] == 200
 
     def test_first_shape_stall(self, fake_engine: Start) -> None:
         """The first completion takes as long as told, counters standing still; no other does."""
@@ -262,6 +264,22 @@ class TestCounters:
             engine.complete(limit=SOON)
         assert counter(engine, "sglang:prompt_tokens_total") == 0
         assert engine.complete()[0] == 200
+
+    @pytest.mark.parametrize("completion", ["hang", "text"])
+    def test_a_client_that_hung_up(self, fake_engine: Start, completion: str) -> None:
+        """A request whose client is gone is dropped, at work or in the queue, and so counted."""
+        engine = fake_engine(dialect="sglang", slots=1, completion=completion)
+        if completion == "text":
+            engine.tell(prefill=2)
+            wait_until(lambda: counter(engine, "sglang:num_running_reqs") == 1, 5, "it is busy")
+        with pytest.raises(TimeoutError):
+            engine.complete(limit=SOON)
+        wait_until(
+            lambda: counter(engine, "sglang:num_aborted_requests_total") == 1, 5, "it is dropped"
+        )
+        assert engine.get("/_fault")["asked"] == {
+            "Python-urllib": {"begun": 1, "open": 0, "most": 1}
+        }
 
     def test_acceptance(self, fake_engine: Start) -> None:
         """Speculation that accepts nothing shows in the metrics of each dialect."""
