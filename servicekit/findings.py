@@ -63,7 +63,7 @@ class Finding(NamedTuple):
         line = self.line(lines)
         number = "" if line is None else f"line {line}: "
         where = f"{place(self.path)}: " if self.path else ""
-        return f"{number}{where}{self.message}"
+        return printable(f"{number}{where}{self.message}")
 
 
 def texts(findings: Iterable[Finding], lines: Lines) -> tuple[str, ...]:

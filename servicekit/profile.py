@@ -315,7 +315,7 @@ class Profile(_Section):
         default=None,
         description="which of `secrets` holds the server's API key, sent as a bearer token",
     )
-    tunables: tuple[StrictStr, ...] = Field(
+    tunables: tuple[Line, ...] = Field(
         default=("port",),
         description='what the environment may override: "port", an option (as '
         "SERVICEKIT_<OPTION>) or a variable of `environment` (as itself)",

@@ -54,6 +54,7 @@ def test_files_of_a_profile_are_below_their_places(places: Places) -> None:
     assert places.state_file("night") == places.runtime / "night/state.json"
     assert places.log_file("night") == places.logs / "night.log"
     assert places.wrapper("night") == places.wrappers / "night"
+    assert places.secret("night", "HF_TOKEN") == places.secrets / "night/HF_TOKEN"
 
 
 def test_system_places_are_where_an_administrator_looks() -> None:

@@ -218,6 +218,12 @@ def test_a_smaller_pool_asks_for_less_context(tokens: str, requested: int, minim
     assert (context.requested, context.minimum) == (requested, minimum)
 
 
+def test_a_default_minimum_follows_what_is_requested() -> None:
+    """Half of a smaller context is a smaller half."""
+    profile = small(context={"requested": 4096})
+    assert apply_tunables(profile, {"SERVICEKIT_MAX_TOTAL_TOKENS": "1000"}).context.floor == 500
+
+
 def test_a_pool_in_words_leaves_the_context_alone() -> None:
     """SGLang takes `200k` as well; what that is in tokens, its own log will tell."""
     options = {**SMALL["options"], "max-total-tokens": "8k"}
