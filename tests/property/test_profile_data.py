@@ -9,7 +9,11 @@ import jsonschema
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from servicekit.places import system_places
+from servicekit.plan import Host, make_plan
 from servicekit.profile import Profile, Reason, examine, json_schema
+from servicekit.render import artifacts
+from servicekit.values import ManagerName
 
 SCHEMA = jsonschema.Draft202012Validator(json_schema())
 
@@ -21,6 +25,14 @@ SMALL: dict[str, Any] = {
     "port": 18100,
     "context": {"requested": 4096},
 }
+
+HOST = Host(
+    places=system_places(),
+    servicekit=("/opt/servicekit/bin/servicekit",),
+    executable="/opt/engine/bin/serve",
+    model="/models/small.gguf",
+    user="servicekit",
+)
 
 WORDS = st.sampled_from(
     [
@@ -77,7 +89,12 @@ SOUND: dict[str, st.SearchStrategy[Any]] = {
     "probe": st.fixed_dictionaries({}, optional={"deadline": SECONDS, "thinking": st.booleans()}),
     "watch": st.fixed_dictionaries({}, optional={"stall": SECONDS, "interval": SECONDS}),
     "restart": st.fixed_dictionaries({"on": st.lists(st.sampled_from(Reason).map(str))}),
-    "service": st.just({"user": "llm", "read_write": ["/srv/a b"], "without": ["PrivateTmp"]}),
+    "service": st.builds(
+        lambda tail: {"user": "llm", "read_write": [f"/srv/x{tail}x"], "without": ["PrivateTmp"]},
+        PLAIN.filter(lambda text: text.isprintable()),
+    ),
+    "summary": PLAIN,
+    "served_name": PLAIN,
 }
 
 
@@ -121,6 +138,15 @@ def test_the_schema_is_no_stricter_than_the_model(data: dict[str, Any]) -> None:
     profile, _ = examine(data, name="small")
     if profile is not None:
         SCHEMA.validate(data)
+
+
+@given(files())
+def test_what_is_a_profile_can_be_written_down(data: dict[str, Any]) -> None:
+    """Wrapper, unit and Supervisor program can hold whatever a valid profile says."""
+    profile, _ = examine(data, name="small")
+    if profile is not None:
+        for manager in ManagerName:
+            assert artifacts(make_plan(profile, HOST), manager)
 
 
 @given(files())
