@@ -190,9 +190,11 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
                 for ail in memory.ails
                 if ail.reason in policy.restart_on
             ]
-            if memory.unanswered_since is not None:
-                times += [_hung_at(policy, memory), *_unfinished_times(policy, memory)]
-            times += [memory.error_since + policy.stall] if memory.error_since is not None else []
+            if memory.error_since is not None:
+                times += [memory.error_since + policy.stall]
+            elif memory.unanswered_since is not None:
+                times += [_hung_at(policy, memory)]
+            times += _unfinished_times(policy, memory)
         case Phase.STOPPING:
             times += [memory.since + memory.grace / (2 if memory.terms == 1 else 1)]
         case Phase.KILLING:
@@ -216,9 +218,13 @@ def _hung_at(policy: Policy, memory: Memory) -> float:
 
 
 def _unfinished_times(policy: Policy, memory: Memory) -> list[float]:
+    """When moving counters without a finished completion become a reason of their own."""
+    since = memory.unanswered_since
+    if since is None or memory.moved_at <= since:
+        return []
     if any(ail.reason is Reason.PROGRESS_WITHOUT_COMPLETION for ail in memory.ails):
         return []
-    return [max(memory.unanswered_since or 0.0, memory.finished_at) + policy.unfinished]
+    return [max(since, memory.finished_at) + policy.unfinished]
 
 
 def step(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:
@@ -695,12 +701,7 @@ def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Ac
     fault = _overdue(policy, memory, at)
     if fault:
         return _stop(policy, memory, at, fault)
-    since = memory.unanswered_since
-    if (
-        since is not None
-        and at >= max(since, memory.finished_at) + policy.unfinished
-        and memory.moved_at > since
-    ):
+    if any(at >= due for due in _unfinished_times(policy, memory)):
         sentence = f"counters move, but no completion has finished for {policy.unfinished:g} s"
         memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, sentence)
     actions: Actions = ()
