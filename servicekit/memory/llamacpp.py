@@ -93,7 +93,8 @@ def resolve(recipe: Recipe, geometry: Geometry) -> Setting:
     size = recipe.integer("ctx-size") or (recipe.context_requested or 0) * slots
     size = size or geometry.context
     unified = recipe.flag("kv-unified")
-    slot_cells = ceil_div(size if unified else size // slots, CELL_ALIGNMENT) * CELL_ALIGNMENT
+    each = max(1, size if unified else size // slots)
+    slot_cells = ceil_div(each, CELL_ALIGNMENT) * CELL_ALIGNMENT
     every = long_names.get("n-gpu-layers", "auto") in {"auto", "all", "-1", -1}
     wanted = _EVERY_LAYER if every else recipe.integer("n-gpu-layers") or 0
     wanted = wanted if recipe.gpu else 0

@@ -131,6 +131,12 @@ def test_without_any_context_the_models_own_is_taken() -> None:
     assert llama_plan({}).effective_context == 8192
 
 
+def test_every_slot_has_cells() -> None:
+    """Even a context smaller than the number of slots gives each of them a row of 256 cells."""
+    plan = llama_plan({"ctx-size": 1}, parallel=2)
+    assert (plan.kv_tokens, plan.effective_context) == (512, 256)
+
+
 def test_short_names_mean_the_long_ones() -> None:
     """A recipe may use the names that people type."""
     short = {"c": 2048, "np": 2, "ctk": "q8_0", "ctv": "q4_0", "ub": 256, "ngl": 99, "kvu": True}
