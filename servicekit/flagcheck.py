@@ -145,7 +145,7 @@ def place_of(profile: Profile, name: str) -> str:
     option = name.lstrip("-")
     if option.partition(".")[0] in profile.options:
         return f"options.{option}"
-    return MANAGED[profile.engine].get(option, "arguments").partition(" ")[0]
+    return MANAGED[profile.engine].get(option, "arguments").partition(" ")[0].rstrip(",")
 
 
 def _legal(name: str, table: FlagTable) -> LegalValue | None:
@@ -175,8 +175,9 @@ def _unknown(name: str, table: FlagTable) -> str:
             return f"{says}: it could stand for {_listed(begun)}"
         if begun:
             return f"{says} by itself: its parser takes it for {begun[0]}, another's may not"
-    alive = [option for option, value in table.options.items() if value.takes != "removed"]
-    return says + did_you_mean(name, alive)
+    alive = (option for option, value in table.options.items() if value.takes != "removed")
+    # The dashes would make any two options look alike.
+    return says + did_you_mean(name.lstrip("-"), [option.lstrip("-") for option in alive])
 
 
 def _renamed(name: str, table: FlagTable) -> str:

@@ -120,16 +120,16 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             "mem-fraction-statik",
             (
                 "--mem-fraction-statik is no option of sglang 0.5.16; did you mean "
-                '"--mem-fraction-static"?'
+                '"mem-fraction-static"?'
             ),
         ),
         (
             LLAMACPP,
             "flash-atn",
-            '--flash-atn is no option of llama.cpp b11549; did you mean "--flash-attn"?',
+            '--flash-atn is no option of llama.cpp b11549; did you mean "flash-attn"?',
         ),
         (SGLANG_16, "zzz", "--zzz is no option of sglang 0.5.16"),
-        (LLAMACPP, "a-lias", '--a-lias is no option of llama.cpp b11549; did you mean "--alias"?'),
+        (LLAMACPP, "a-lias", '--a-lias is no option of llama.cpp b11549; did you mean "alias"?'),
         (
             SGLANG_23,
             "chunked-prefill",
@@ -300,7 +300,7 @@ def test_arguments_are_checked_as_well() -> None:
         'error: arguments: must be a whole number, not "two"',
     ]
     assert said(LLAMACPP, "--verbos", "3") == [
-        'error: arguments: --verbos is no option of llama.cpp b11549; did you mean "--verbose"?'
+        'error: arguments: --verbos is no option of llama.cpp b11549; did you mean "verbose"?'
     ]
 
 
