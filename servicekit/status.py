@@ -54,9 +54,16 @@ class Status:
     served_name: str | None = None
     url: str | None = None
     manager: str | None = None
+    manager_state: str | None = None
+    """How the manager sees it, in systemd's words; `None` where it cannot be asked."""
     enabled: bool | None = None
     drift: tuple[str, ...] = ()
     """Files that are not as the install left them."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the manager will do nothing more with it of its own accord."""
+        return self.manager_state in {"inactive", "failed"}
 
     @property
     def is_settled(self) -> bool:
@@ -82,7 +89,12 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
 
         status = conclude(name, state, seen, ledger.read(Path(places.ledger(name))))
     enabled = manifest.enabled if seen is None or seen.enabled is None else seen.enabled
-    return replace(status, manager=manifest.manager, enabled=enabled)
+    return replace(
+        status,
+        manager=manifest.manager,
+        manager_state=None if seen is None else seen.active,
+        enabled=enabled,
+    )
 
 
 def is_alive(pid: int, started: int) -> bool:

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 LOOK: Final = 0.1
 """Seconds between looks at a service that is starting."""
-DOWN_FOR: Final = 3.0
-"""Seconds that a service must be down before its start is called over: a manager needs one or two
-to bring up the next watchdog."""
+UP_WITHIN: Final = 5.0
+"""Seconds within which a manager must have taken up an order to start."""
 
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Order it and return, without waiting for ready.")
@@ -108,20 +107,16 @@ def follow(mine: Session, found: Installed) -> None:
     profile = found.manifest.profile
     expected = ledger.eta(ledger.read(Path(mine.places.ledger(profile))))
     began = time.monotonic()
-    down_since: float | None = None
+    was_up = False
     with _progress(profile, expected) as show:
         while True:
             now = mine.look(found)
             show(now)
             if now.state in {"ready", "degraded"} and now.is_settled and now.pid:
                 break
-            at = time.monotonic()
-            if now.state in {"failed", "stopped", "configured"}:
-                down_since = at if down_since is None else down_since
-                if at - down_since > DOWN_FOR:
-                    break
-            else:
-                down_since = None
+            was_up = was_up or not now.at_rest
+            if now.at_rest and (was_up or time.monotonic() - began > UP_WITHIN):
+                break
             time.sleep(LOOK)
     _conclude(now, time.monotonic() - began)
 

@@ -22,6 +22,7 @@ PROPERTIES: Final = (
     "Id",
     "LoadState",
     "ActiveState",
+    "Job",
     "MainPID",
     "StatusText",
     "NRestarts",
@@ -131,8 +132,11 @@ def _refusal(words: Sequence[str], stderr: str) -> UserError:
 def _seen(block: str) -> Seen:
     said = dict(line.partition("=")[::2] for line in block.splitlines())
     pid, status = int(said.get("MainPID") or 0), said.get("ExecMainStatus", "")
+    active = said["ActiveState"]
+    if active in {"inactive", "failed"} and said.get("Job", "0") not in {"", "0"}:
+        active = "activating"  # its start waits for another unit, such as a rival that stops
     return Seen(
-        active=said["ActiveState"],
+        active=active,
         loaded=said["LoadState"] != "not-found",
         pid=pid or None,
         text=said.get("StatusText", ""),

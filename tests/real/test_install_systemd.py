@@ -23,6 +23,15 @@ def status(machine: Machine) -> dict[str, Any]:
     return said
 
 
+def is_ready_after(machine: Machine, run: str) -> bool:
+    """Whether a later run than `run` is ready; a read costs less than asking servicekit."""
+    try:
+        said = json.loads(machine.path("/run/servicekit/demo/state.json").read_text())
+    except FileNotFoundError:
+        return False
+    return bool(said["state"] == "ready" and said["run"] != run)
+
+
 def tree(machine: Machine) -> set[str]:
     """Every file and directory that an install could have made."""
     places = ("/etc", "/usr/local", "/var/lib", "/var/log", "/var/cache", "/run/servicekit")
@@ -58,7 +67,7 @@ def test_from_install_to_uninstall(fresh_machine: Machine) -> None:
     # The engine dies: a new one, and everybody knows why.
     machine.run("kill", "-9", str(first["engine_pid"]))
     machine.wait_until(
-        lambda: (now := status(machine))["state"] == "ready" and now["run"] != first["run"],
+        lambda: is_ready_after(machine, first["run"]),
         READY_LIMIT,
         "a new engine is ready",
     )
@@ -77,7 +86,8 @@ def test_from_install_to_uninstall(fresh_machine: Machine) -> None:
 
     # Boot: it comes up by itself, and does not hold the boot up.
     machine.reboot(wait=False)
-    machine.wait_until(lambda: status(machine)["state"] == "ready", READY_LIMIT, "ready after boot")
+    machine.wait_until(lambda: is_ready_after(machine, ""), READY_LIMIT, "ready after boot")
+    assert status(machine)["state"] == "ready"
 
     boot, ready = (
         int(machine.show(unit, "ActiveEnterTimestampMonotonic"))

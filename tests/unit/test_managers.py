@@ -92,6 +92,7 @@ SHOWN = """\
 Id=servicekit-x.service
 LoadState=loaded
 ActiveState=activating
+Job=0
 MainPID=42
 StatusText=loading weights=3
 NRestarts=2
@@ -102,6 +103,7 @@ ExecMainStatus=75
 Id=servicekit-y.service
 LoadState=not-found
 ActiveState=inactive
+Job=
 MainPID=0
 StatusText=
 NRestarts=0
@@ -138,6 +140,15 @@ def test_systemd_is_asked_about_all_units_at_once(systemctl: FakeSystemctl) -> N
         ),
     }
     assert len(systemctl.calls()) == 1
+
+
+def test_a_start_that_waits_for_a_rivals_stop_is_under_way(systemctl: FakeSystemctl) -> None:
+    """A unit with a job in the queue is not at rest, although it is still inactive."""
+    systemctl.says(SHOWN.split("\n\n", maxsplit=1)[0].replace("activating", "failed"))
+    assert Systemd(system_places()).look(["servicekit-x"])["servicekit-x"].active == "failed"
+    waiting = "ActiveState=inactive\nJob=77\nLoadState=loaded\n"
+    systemctl.says(waiting)
+    assert Systemd(system_places()).look(["servicekit-x"])["servicekit-x"].active == "activating"
 
 
 def test_systemd_is_not_asked_about_nothing(systemctl: FakeSystemctl) -> None:

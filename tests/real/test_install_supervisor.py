@@ -1,0 +1,172 @@
+"""The main job under a real supervisord, by an ordinary user below one directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from machines.waiting import wait_until
+
+from servicekit.proc import snapshot
+
+if TYPE_CHECKING:
+    from machines.supervisor import Supervisor
+
+pytestmark = [pytest.mark.supervisord]
+
+READY_LIMIT = 60.0
+"""Seconds for the demo's model to be ready on two busy cores; two are usual."""
+FAULTS = 3
+UNKNOWN = "ERROR"
+"""What supervisorctl says of a program that supervisord does not know."""
+
+
+class Host:
+    """A directory with servicekit's settings for one supervisord."""
+
+    def __init__(self, supervisord: Supervisor, port: int) -> None:
+        self.home = supervisord.home
+        self.supervisord = supervisord
+        self.config = self.home / "servicekit.toml"
+        self.config.write_text(
+            f'root = "{self.home}"\nmanager = "supervisor"\n'
+            f'supervisor_socket = "{supervisord.socket}"\nallow = ["here"]\n'
+            f'[places]\nsupervisor = "{supervisord.include}"\n'
+        )
+        self.config.chmod(0o644)
+        (self.home / "profiles.d").mkdir()
+        self.profile(f'extends = "demo"\nport = {port}\n')
+
+    def profile(self, text: str) -> None:
+        """Write the profile `here`."""
+        file = self.home / "profiles.d/here.toml"
+        file.write_text(text)
+        file.chmod(0o644)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run servicekit; give what it printed."""
+        program = str(Path(sys.executable).with_name("servicekit"))
+        done = subprocess.run(
+            [program, "--user", "--config", str(self.config), *words],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def status(self) -> dict[str, Any]:
+        """What `status --json` says of it."""
+        said: dict[str, Any] = json.loads(self.run("status", "here", "--json"))
+        return said
+
+    def is_ready_after(self, run: str) -> bool:
+        """Whether a later run than `run` is ready; a read costs less than asking servicekit."""
+        try:
+            state = json.loads((self.home / "run/here/state.json").read_text())
+        except FileNotFoundError:
+            return False
+        return bool(state["state"] == "ready" and state["run"] != run)
+
+    def files(self) -> set[str]:
+        """Everything below the directory but supervisord's own."""
+        own = {"supervisord.log", "supervisord.pid", "supervisor.sock", "console.log"}
+        found = {str(path.relative_to(self.home)) for path in self.home.rglob("*")}
+        return found - own
+
+
+@pytest.fixture
+def host(supervisord: Supervisor, free_port: int) -> Host:
+    """Settings and one profile, on a port of its own."""
+    return Host(supervisord, free_port)
+
+
+@pytest.mark.llama
+@pytest.mark.timeout(300)
+def test_from_install_to_uninstall(host: Host) -> None:
+    """Install, start, crash, stop and uninstall, with a real model, as `make demo` shows them."""
+    before = host.files()
+    assert "nothing is installed" in host.run("status")
+    said = host.run("install", "here")
+    assert f"create   {host.supervisord.include}/servicekit-here.conf" in said
+    # Installed is not started, although supervisord could see the file.
+    assert host.status()["state"] == "configured"
+    assert host.supervisord.state("servicekit-here") == UNKNOWN
+
+    said = host.run("start", "here")
+    assert "here: ready after" in said
+    first = host.status()
+    assert (first["state"], first["context"]["effective"]) == ("ready", 2048)
+    assert host.supervisord.state("servicekit-here") == "RUNNING"
+    assert host.run("probe", "here", "--deep").startswith("healthy: ")
+
+    os.kill(first["engine_pid"], signal.SIGKILL)
+    wait_until(
+        lambda: host.is_ready_after(first["run"]),
+        READY_LIMIT,
+        "a new engine is ready",
+    )
+    assert "outside-kill" in host.run("history", "here")
+    assert "listening on" in host.run("logs", "here", "-n", "1000")
+
+    # What dies with the watchdog is a lie in its state file.
+    second = host.status()
+    os.kill(second["pid"], signal.SIGKILL)
+    wait_until(lambda: host.status()["state"] != "ready", 5, "a dead watchdog is not ready")
+    wait_until(
+        lambda: host.is_ready_after(second["run"]),
+        READY_LIMIT,
+        "ready after the watchdog was killed",
+    )
+
+    third = host.status()
+    assert host.run("stop", "here").startswith("here: stopped")
+    assert third["engine_pid"] not in snapshot()
+    assert host.run("probe", "here", code=1).startswith("not healthy: ")
+
+    host.run("uninstall", "here", "--purge")
+    assert host.supervisord.state("servicekit-here") == UNKNOWN
+    assert host.files() == before
+
+
+def test_quick_faults_are_neither_fatal_nor_a_tight_loop(host: Host, free_port: int) -> None:
+    """An engine that ends at once is started again a few times with pauses, then no more."""
+    host.profile(
+        f'extends = "demo"\nport = {free_port}\nexecutable = "/bin/false"\n'
+        f"[restart]\nbudget = {FAULTS}\n"
+    )
+    host.run("install", "here")
+    said = host.run("start", "here", code=1)
+    assert "here: failed after" in said
+    assert host.supervisord.state("servicekit-here") == "EXITED"
+    log = (host.home / "supervisord.log").read_text()
+    assert "FATAL" not in log
+    assert log.count("spawned: 'servicekit-here'") == FAULTS
+    assert host.status()["state"] == "failed"
+    host.run("uninstall", "here", "--purge")
+
+
+def test_a_configuration_that_supervisord_cannot_read_restores_all(host: Host) -> None:
+    """When supervisord refuses, nothing is installed, and what was broken before is named."""
+    (host.supervisord.include / "broken.conf").write_text("[program:x]\n")
+    before = host.files()
+    said = host.run("install", "here", code=1)
+    assert "cannot read its configuration" in said
+    assert host.files() == before
+
+
+def test_a_supervisord_that_includes_other_files_is_noticed(host: Host) -> None:
+    """Where supervisord does not look, nothing is installed, and the line to add is told."""
+    text = host.config.read_text().replace(str(host.supervisord.include), f"{host.home}/elsewhere")
+    host.config.write_text(text)
+    before = host.files()
+    said = host.run("install", "here", code=1)
+    assert f'does not read "{host.home}/elsewhere"; have it [include] files = ' in said
+    assert host.files() == before
