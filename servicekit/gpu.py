@@ -27,7 +27,7 @@ from servicekit.watchdog.values import Fault, GpuView
 
 if TYPE_CHECKING:
     from collections.abc import (
-        AsyncIterator,
+        AsyncGenerator,
         Callable,
         Collection,
         Iterable,
@@ -330,7 +330,7 @@ class KernelWatch:
         os.close(self._log)
 
 
-async def xids(names: Sequence[str]) -> AsyncIterator[Xid]:
+async def xids(names: Sequence[str]) -> AsyncGenerator[Xid, None]:
     """Yield each Xid from now on: of any GPU from the kernel's log, else of `names` from NVML."""
     heard: asyncio.Queue[Xid] = asyncio.Queue()
     watch: KernelWatch | XidWatch
