@@ -25,6 +25,8 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from pydantic.json_schema import GenerateJsonSchema
+from typing_extensions import override
 
 from servicekit import values
 from servicekit.checks import CHECKS
@@ -34,6 +36,9 @@ from servicekit.values import EngineName, Reason, variable_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pydantic.json_schema import JsonSchemaValue
+    from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 __all__ = [
     "EngineName",
@@ -436,9 +441,27 @@ def _finding(error: Mapping[str, Any]) -> str:
     return f"unknown key{did_you_mean(key, known) or '; see `servicekit schema`'}"
 
 
+class _TomlSchema(GenerateJsonSchema):
+    """JSON schema of what a TOML file can say: no null, and no default but of a single key."""
+
+    @override
+    def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    @override
+    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
+        if isinstance(schema.get("default"), BaseModel | None):
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+    @override
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
 def json_schema() -> dict[str, Any]:
     """JSON schema of a profile file, for editors: with `extends`, and without `name`."""
-    schema = Profile.model_json_schema()
+    schema = Profile.model_json_schema(schema_generator=_TomlSchema)
     properties, sections = schema["properties"], schema["$defs"]
     del properties["name"]
     properties["extends"] = {
