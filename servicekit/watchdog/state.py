@@ -117,7 +117,7 @@ MENDED_BY_AN_ANSWER: Final = (
 )
 
 REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
-    Reason.UNANSWERED: Cause.HUNG,
+    Reason.UNANSWERED: Cause.UNANSWERED,
     Reason.PROGRESS_WITHOUT_COMPLETION: Cause.PROGRESS_WITHOUT_COMPLETION,
     Reason.WRONG_ANSWER: Cause.WRONG_ANSWER,
     Reason.REPEATED_ANSWER: Cause.REPEATED_ANSWER,
@@ -181,6 +181,7 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
                 memory.progressed_at + policy.start_stall,
             ]
             times += _watch_times(memory)
+            times += [memory.read_at] if memory.identified and not memory.reading else []
         case Phase.SERVING | Phase.AILING:
             times += _watch_times(memory)
             times += [memory.read_at] if not memory.reading else []
@@ -513,6 +514,7 @@ def _gate_passed(policy: Policy, memory: Memory, event: GatePassed) -> tuple[Mem
         error_since=None,
         moved_at=at,
         finished_at=at,
+        counters=None,  # they are about to count our own completion, which is nobody's traffic
     )
     for reason in MENDED_BY_AN_ANSWER:
         memory = _ailing(memory, reason, at, "")
@@ -706,7 +708,9 @@ def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Ac
         memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, sentence)
     actions: Actions = ()
     if not memory.trying and at >= memory.try_at:
-        memory, actions = replace(memory, trying=True, asked_at=at), (*actions, TryGate())
+        # Whether it is busy or hung while this waits is seen by what moves from now on.
+        memory = replace(memory, trying=True, asked_at=at, read_at=min(memory.read_at, at))
+        actions = (TryGate(),)
     if not memory.reading and at >= memory.read_at:
         memory, actions = replace(memory, reading=True), (*actions, ReadCounters())
     if not memory.looking and at >= memory.look_at:

@@ -228,6 +228,28 @@ def test_a_users_finished_completion_is_as_good_as_our_own() -> None:
     assert run.memory.try_at == 65
 
 
+def test_our_own_completion_is_nobodys_traffic() -> None:
+    """What the counters have grown by our own probe does not put the next one off."""
+    run = ready()
+    run.replay(CountersRead(11, Counters(progress=(1.0,), finished=1)))
+    run.replay(GatePassed(40.1, FULL), CountersRead(41, Counters(progress=(2.0,), finished=2)))
+    assert run.memory.try_at == 70.1
+    run.replay(CountersRead(46, Counters(progress=(3.0,), finished=3)))
+    assert run.memory.try_at == 76
+
+
+def test_counters_are_read_from_the_moment_that_a_probe_waits() -> None:
+    """A hang is judged by what moved since the completion was sent, however short `stall` is."""
+    run = ready(replace(POLICY, probe_deadline=1, stall=2))
+    run.replay(CountersRead(39, Counters(progress=(1.0,))))
+    run.pass_time(40.1)
+    assert run.memory.trying
+    assert run.memory.reading
+    run.replay(CountersRead(40.1, Counters(progress=(1.0,))))
+    run.pass_time(41.2)
+    assert run.memory.reading
+
+
 def test_a_hold_off_is_waited_for() -> None:
     """Nothing is launched before the hold-off is over, and then without delay."""
     run = Run(started=Started(0, hold_until=20))
