@@ -17,6 +17,8 @@ from servicekit.watchdog.values import (
     CountersRead,
     Exit,
     ExtendTimeout,
+    GateMissed,
+    GatePassed,
     Kill,
     Launch,
     Launched,
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from servicekit.watchdog.values import (
         Action,
         Event,
-        GateMissed,
-        GatePassed,
         Policy,
         Process,
         Started,
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     )
 
 JUMP: Final = 5.0
-"""Seconds that wall-clock and monotonic time may drift apart between two looks; more is a sleep."""
+"""Seconds that wall-clock and monotonic time may drift apart between two looks, or that the loop
+may wake too late; more is a machine that slept, or a pause of everything that runs on it."""
 
 
 class World(Protocol):
@@ -100,6 +101,7 @@ class Loop:
         self._memory = Memory()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._gate: asyncio.Task[None] | None = None
+        self._answer: GatePassed | GateMissed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._drift = _drift()
         self._bug: BaseException | None = None
@@ -140,13 +142,19 @@ class Loop:
             due = wake_at(self._policy, self._memory)
             wait = quiet if due is None else min(quiet, max(0.0, due - now))
             try:
-                return await asyncio.wait_for(self._events.get(), wait)
+                event = await asyncio.wait_for(self._events.get(), wait)
             except TimeoutError:
-                now = time.monotonic()
-                if due is not None and now >= due:
-                    return TimePassed(now)
+                event = TimePassed(time.monotonic())
+            late = time.monotonic() - (now + wait)
+            if late > JUMP:
+                self._events.put_nowait(event)
+                return ClockJumped(time.monotonic(), late)
+            if not isinstance(event, TimePassed) or (due is not None and event.at >= due):
+                return event
 
     def _take(self, event: Event) -> None:
+        if isinstance(event, GatePassed | GateMissed) and event is not self._answer:
+            return  # of an attempt that was cancelled while its answer waited here
         before = self._memory
         self._memory, actions = step(self._policy, before, event)
         seen = view(self._memory)
@@ -166,6 +174,7 @@ class Loop:
             case TryGate():
                 self._gate = self._spawned(self._try())
             case CancelGate():
+                self._answer = None
                 if self._gate is not None:
                     self._gate.cancel()
             case ReadCounters():
@@ -196,7 +205,8 @@ class Loop:
         self.post(Surveyed(time.monotonic(), survey, asked_at))
 
     async def _try(self) -> None:
-        self.post(await self._world.try_gate())
+        self._answer = answer = await self._world.try_gate()
+        self.post(answer)
 
     async def _read(self) -> None:
         counters = await self._world.read_counters()

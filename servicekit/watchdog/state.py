@@ -130,6 +130,19 @@ REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
     Reason.VRAM_ORPHAN: Cause.VRAM_ORPHAN,
 }
 
+SLEEPS_BADLY: Final = frozenset(
+    {
+        Cause.DRIVER,
+        Cause.ENGINE_EXIT,
+        Cause.ENGINE_SIGNAL,
+        Cause.GPU_FAULT,
+        Cause.HUNG,
+        Cause.WORKER_DIED,
+        Cause.WRONG_ANSWER,
+    }
+)
+"""How engines end whose GPU did not survive a sleep of the machine."""
+
 OUT_OF_MEMORY: Final = frozenset({Cause.CUDA_OOM, Cause.GRAPH_OOM, Cause.HOST_OOM, Cause.OOM_KILL})
 
 
@@ -270,8 +283,8 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
                 memory, event.reason, event.at, event.sentence if event.present else ""
             )
             return changed, ()
-        case ClockJumped() if phase in {Phase.SERVING, Phase.AILING}:
-            return _clock_jumped(memory, event.at)
+        case ClockJumped() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+            return _clock_jumped(memory, event)
         case FaultSeen() | Launched() | LaunchFailed() | Progressed() | GatePassed() | GateMissed():
             return memory, ()  # late: what it speaks of is already being ended
         case CountersRead() | Observed() | ClockJumped():
@@ -307,7 +320,7 @@ def _stop_requested(policy: Policy, memory: Memory, event: StopRequested) -> tup
 
 def _stop(policy: Policy, memory: Memory, at: float, fault: Fault | None) -> tuple[Memory, Actions]:
     """Begin the end of the run: of the engine where there is one, else straight to settling."""
-    memory = replace(memory, fault=fault)
+    memory = replace(memory, fault=_after_sleep(memory, fault))
     if not memory.alive:
         return _settle(policy, memory, at)
     grace = min(policy.grace, HUNG_GRACE) if fault and fault.cause is Cause.HUNG else policy.grace
@@ -338,8 +351,15 @@ def _engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple
         return memory, ()
     memory = replace(memory, alive=False)
     if memory.fault is None and memory.stop is None:
-        memory = replace(memory, fault=event.fault)
+        memory = replace(memory, fault=_after_sleep(memory, event.fault))
     return _settle(policy, memory, event.at)
+
+
+def _after_sleep(memory: Memory, fault: Fault | None) -> Fault | None:
+    """Blame the sleep for what an engine does that has not answered since."""
+    if fault is None or not memory.slept or fault.cause not in SLEEPS_BADLY:
+        return fault
+    return _fault(Cause.SUSPEND, f"{memory.slept}, and since then: {fault.sentence}")
 
 
 def _gone(policy: Policy, memory: Memory) -> tuple[Memory, Actions]:
@@ -514,6 +534,7 @@ def _gate_passed(policy: Policy, memory: Memory, event: GatePassed) -> tuple[Mem
         error_since=None,
         moved_at=at,
         finished_at=at,
+        slept="",
         counters=None,  # they are about to count our own completion, which is nobody's traffic
     )
     for reason in MENDED_BY_AN_ANSWER:
@@ -593,10 +614,13 @@ def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:
     return _ailing(memory, Reason.UNANSWERED, at, "")
 
 
-def _clock_jumped(memory: Memory, at: float) -> tuple[Memory, Actions]:
+def _clock_jumped(memory: Memory, event: ClockJumped) -> tuple[Memory, Actions]:
     """After a sleep nothing of before counts against the engine: ask at once, with patience."""
+    at = event.at
     fresh = replace(
         memory,
+        slept=f"the machine slept or stood still for {abs(event.seconds):.0f} s",
+        progressed_at=at,
         trying=False,
         try_at=at,
         read_at=at,

@@ -315,7 +315,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class ClockJumped:
-    """The machine slept or the VM was paused; `seconds` of wall-clock time are missing."""
+    """The machine slept, or all that runs on it was paused, for `seconds` that we have not seen."""
 
     at: float
     seconds: float
@@ -478,6 +478,8 @@ class Memory:
     finished_at: float = 0.0
     """When a completion, ours or a user's, was last known to finish."""
 
+    slept: str = ""
+    """The sleep of the machine, in words, since which the engine has not answered."""
     ails: tuple[Ail, ...] = ()
     fault: Fault | None = None
     stop: Fault | None = None

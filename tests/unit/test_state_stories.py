@@ -365,6 +365,32 @@ def test_a_clock_jump_asks_at_once_and_with_patience() -> None:
     assert run.memory.trying
 
 
+def test_what_does_not_survive_a_sleep_is_blamed_on_it() -> None:
+    """Who has not answered since a sleep and then hangs or dies was killed by the sleep."""
+    run = ready()
+    run.replay(ClockJumped(50, 3600))
+    run.replay(EngineExited(51, Fault(Cause.GPU_FAULT, "unspecified launch failure")))
+    assert run.memory.fault is not None
+    assert run.memory.fault.cause is Cause.SUSPEND
+    assert run.memory.fault.sentence == (
+        "the machine slept or stood still for 3600 s, and since then: unspecified launch failure"
+    )
+    awake = ready()
+    awake.replay(ClockJumped(50, 3600), GatePassed(51, FULL))
+    awake.replay(EngineExited(60, Fault(Cause.GPU_FAULT, "unspecified launch failure")))
+    assert awake.memory.fault is not None
+    assert awake.memory.fault.cause is Cause.GPU_FAULT
+
+
+def test_a_pause_does_not_use_up_the_patience_with_a_start() -> None:
+    """The time that a loading engine stood still with the machine is not held against it."""
+    run = loading()
+    run.replay(Progressed(50, Sign.LOG))
+    run.replay(ClockJumped(149, 90))
+    run.pass_time(200)
+    assert run.memory.phase == "loading"
+
+
 def test_a_signal_from_a_stranger_ends_the_run_with_a_restart() -> None:
     """A SIGTERM that the manager did not send is a fault which names its sender."""
     run = ready()
