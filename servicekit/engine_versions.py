@@ -63,7 +63,7 @@ def look(
     up to a minute, and `deadline` seconds bound it. What cannot be found out is left empty.
     """
     program = Path(executable)
-    if not program.is_absolute() or not program.is_file():
+    if not program.is_absolute() or not os.access(program, os.R_OK) or not program.is_file():
         return Installed()
     packages = _packages(program)
     if engine is EngineName.LLAMACPP and (build := _build(program, packages)):
