@@ -85,13 +85,15 @@ class SgLang(Compatible):
         """
         sums = prometheus.totals(prometheus.read_samples(body, _SERIES), of="SGLang")
         prompt, generated = sums.get(_PROMPT, 0.0), sums.get(_GENERATED, 0.0)
-        finished, verified = sums.get(_FINISHED, 0.0), sums.get(_VERIFIED)
+        finished, verified = sums.get(_FINISHED), sums.get(_VERIFIED)
         return Counters(
             progress=tuple(sums.get(name, 0.0) for name in _PROGRESS),
             tokens=sums.get(_REALTIME, prompt + generated),
             generated=sums.get(_INTERVALS),
-            finished=finished - sums.get(_ABORTED, 0.0),
+            finished=None if finished is None else finished - sums.get(_ABORTED, 0.0),
             drafted=verified,
-            accepted=None if verified is None else max(0.0, generated - finished - verified),
+            accepted=None
+            if finished is None or verified is None
+            else max(0.0, generated - finished - verified),
             decode_seconds=sums.get(_DECODE),
         )

@@ -180,7 +180,7 @@ def test_progress_moves_with_work_and_with_nothing_else(
 def test_sglang_before_its_first_request() -> None:
     """Its counters appear with the first work; until then they are zero, and known to be there."""
     counters = engine(EngineName.SGLANG).counters("sglang:max_total_num_tokens 38688.0\n")
-    assert counters == Counters(progress=(0.0, 0.0, 0.0), tokens=0.0, finished=0.0)
+    assert counters == Counters(progress=(0.0, 0.0, 0.0), tokens=0.0)
 
 
 def test_speculation_of_sglang() -> None:
