@@ -280,9 +280,9 @@ def test_every_place_can_be_moved() -> None:
 
 def test_a_home_is_found_without_the_variable() -> None:
     """Service managers may leave HOME away; an account without a home is told what would do."""
-    mine = pwd.getpwuid(os.getuid()).pw_dir
+    home = pwd.getpwuid(0).pw_dir
     for environ in ({}, {"HOME": "relative"}):
-        found = default_places(environ, scope=Scope.USER)
-        assert found == user_places(mine, os.getuid(), {})
+        found = default_places(environ, scope=Scope.USER, uid=0)
+        assert found == user_places(home, 0, {})
     with pytest.raises(UserError, match="user id 2147483647 has no home directory; set HOME"):
         default_places({}, scope=Scope.USER, uid=2**31 - 1)

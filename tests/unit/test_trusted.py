@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ME = frozenset({os.geteuid()})
-NOBODY = frozenset({65534})
+NOT_ME = frozenset({54321})
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 
 
@@ -74,7 +74,7 @@ def test_faults_of_trust_and_of_content_are_told_together(file: Path) -> None:
     """One look at the findings is enough to mend the file."""
     file.write_text("a = \n")
     file.chmod(0o666)
-    found = findings(file, NOBODY)
+    found = findings(file, NOT_ME)
     assert len(found) == 4
     assert [f'"{file.parent}"' in line for line in found] == [True, False, False, False]
     assert found[-1] == "line 1, column 5: is not TOML: invalid value"
