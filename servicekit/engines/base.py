@@ -62,8 +62,6 @@ class Counters:
 
     The growth of `generated` over the growth of this is the speed of one request.
     """
-    decode_rate: float | None = None
-    """Tokens/s as the engine itself reports it, where it does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,9 +61,8 @@ def _grown(first: Counters | None, now: Counters) -> tuple[float, float]:
 def _rate(window: Window, now: Counters, at: float, floor: float) -> tuple[Window, list[Observed]]:
     """Compare the decode rate with the floor, over readings between which decoding never paused.
 
-    An engine that tells its decoding seconds is taken at its word; else the rate it reports itself;
-    else tokens over time, which is only ever too low while requests come and go: it may clear, but
-    not accuse.
+    An engine that tells its decoding seconds is taken at its word. Else there are tokens over time,
+    which is only ever too low while requests come and go: it may clear, but not accuse.
     """
     last = window.last
     if floor <= 0 or last is None or now.generated is None or last.generated is None:
@@ -73,17 +72,14 @@ def _rate(window: Window, now: Counters, at: float, floor: float) -> tuple[Windo
         return replace(window, generated=0.0, seconds=0.0), []
     if now.decode_seconds is not None and last.decode_seconds is not None:
         seconds = now.decode_seconds - last.decode_seconds
-    elif now.decode_rate:
-        seconds = grown / now.decode_rate
     else:
         seconds = at - window.last_at
     window = replace(window, generated=window.generated + grown, seconds=window.seconds + seconds)
     if window.generated < GENERATED_LEAST or window.seconds <= 0:
         return window, []
     rate = window.generated / window.seconds
-    told = now.decode_seconds is not None or bool(now.decode_rate)
     fresh = replace(window, generated=0.0, seconds=0.0)
-    if rate < floor and not told:
+    if rate < floor and now.decode_seconds is None:
         return fresh, []
     sentence = f"decodes at {rate:.1f} tokens/s, below watch.decode_floor ({floor:g} tokens/s)"
     return fresh, [Observed(at, Reason.TOO_SLOW, present=rate < floor, sentence=sentence)]
