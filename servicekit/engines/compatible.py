@@ -46,12 +46,17 @@ class Compatible(ABC):
         """See `Engine.words`."""
         return tuple(self.command(profile))
 
-    def environment(self, _profile: Profile) -> tuple[tuple[str, str], ...]:
+    def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:
         """See `Engine.environment`. For a Python program.
 
-        Lines arrive when they are written, and a fatal signal leaves the stacks that it met.
+        Lines arrive when they are written, and a fatal signal leaves the stacks that it met. Where
+        the service is cut off from the network, processes must meet over loopback: NCCL and Gloo
+        would talk to themselves by an address of the LAN, even with one GPU, and wait for ever.
         """
-        return (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
+        told = (("PYTHONUNBUFFERED", "1"), ("PYTHONFAULTHANDLER", "1"))
+        if profile.service.network != "loopback":
+            return told
+        return (*told, ("NCCL_SOCKET_IFNAME", "lo"), ("GLOO_SOCKET_IFNAME", "lo"))
 
     def completion_request(self, profile: Profile) -> dict[str, Any]:
         """See `Engine.completion_request`.

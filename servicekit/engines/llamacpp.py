@@ -61,7 +61,7 @@ class LlamaCpp(Compatible):
         yield from option_words(profile, argparse=False)
 
     @override
-    def environment(self, _profile: Profile) -> tuple[tuple[str, str], ...]:
+    def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:
         return ()
 
     @override

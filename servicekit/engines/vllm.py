@@ -63,10 +63,11 @@ class Vllm(Compatible):
 
     @override
     def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:
+        told = super().environment(profile)
         if profile.service.network != "loopback":
-            return super().environment(profile)
-        # Its usage report would try, wait and fail.
-        return (*super().environment(profile), ("VLLM_NO_USAGE_STATS", "1"))
+            return told
+        # It meets its own processes at this address, and a usage report would wait and fail.
+        return (*told, ("VLLM_HOST_IP", "127.0.0.1"), ("VLLM_NO_USAGE_STATS", "1"))
 
     @override
     def served(self, models: Any, profile: Profile) -> bool:

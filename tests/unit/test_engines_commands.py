@@ -167,25 +167,26 @@ def test_an_option_is_on_the_command_line_unless_it_is_false(
     ]
 
 
+PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}
+VLLM = {"VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1"}
+
+
 @pytest.mark.parametrize(
-    ("name", "variables"),
+    ("name", "always", "cut_off"),
     [
-        ("sglang", ["PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"]),
-        ("vllm", ["PYTHONUNBUFFERED", "PYTHONFAULTHANDLER", "VLLM_NO_USAGE_STATS"]),
-        ("llamacpp", []),
-        ("openai", ["PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"]),
+        ("sglang", PYTHON, LOOPBACK),
+        ("vllm", PYTHON, LOOPBACK | VLLM),
+        ("llamacpp", {}, {}),
+        ("openai", PYTHON, LOOPBACK),
     ],
 )
-def test_environment(name: str, variables: list[str]) -> None:
-    """A Python engine's lines arrive when they are written; cut off, vLLM reports no usage."""
-    made = profile(name)
-    assert [variable for variable, _ in engine(made.engine).environment(made)] == variables
-
-
-def test_vllm_with_the_internet_may_report_its_usage() -> None:
-    """What vLLM sends when it can is its user's own choice."""
-    made = profile("vllm", service={"network": "internet"})
-    assert "VLLM_NO_USAGE_STATS" not in dict(engine(made.engine).environment(made))
+def test_environment(name: str, always: dict[str, str], cut_off: dict[str, str]) -> None:
+    """A Python engine's lines arrive at once; cut off, its processes meet over loopback."""
+    inside = profile(name)
+    outside = profile(name, service={"network": "internet"})
+    assert dict(engine(inside.engine).environment(inside)) == always | cut_off
+    assert dict(engine(outside.engine).environment(outside)) == always
 
 
 def test_variables_of_llamacpp_do_not_leak_in() -> None:
