@@ -32,6 +32,10 @@ KINDS: Final = {
 """Names of argparse types to kinds; every other type reads text in a way of its own."""
 
 
+BEFORE: Final = {"sglang": {"--model-type": LegalValue("text")}}
+"""Options that an engine's program takes away before its parser sees the rest."""
+
+
 def from_action(action: dict[str, Any]) -> LegalValue:
     """Read what argparse knows of one option."""
     nargs, kind = action["nargs"], action["type"]
@@ -49,9 +53,10 @@ def from_action(action: dict[str, Any]) -> LegalValue:
 def read_dump(path: Path) -> dict[str, LegalValue]:
     """Read a dump of either form."""
     text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return {name: from_action(action) for name, action in json.loads(text).items()}
-    return read_help(text)
+    if path.suffix == ".txt":
+        return read_help(text)
+    options = {name: from_action(action) for name, action in json.loads(text).items()}
+    return options | BEFORE.get(path.name.partition("_")[0], {})
 
 
 def render(options: dict[str, LegalValue], source: str) -> str:

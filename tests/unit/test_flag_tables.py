@@ -56,6 +56,7 @@ def test_built_in_profiles_spell_options_out(name: str) -> None:
         (SGLANG, "0.5.16", "--cuda-graph-bs-decode", LegalValue("int", many="+")),
         (SGLANG, "0.5.16", "--default-chat-template-kwargs", LegalValue("json")),
         (SGLANG, "0.5.23", "--enable-linear-replayssm-spec", LegalValue("flag")),
+        (SGLANG, "0.5.23", "--model-type", LegalValue("text")),
         (VLLM, "0.32.0", "--max-model-len", LegalValue("count-or-auto")),
         (VLLM, "0.32.0", "--speculative-config", LegalValue("json")),
         (VLLM, "0.32.0", "--served-model-name", LegalValue("text", many="+")),
