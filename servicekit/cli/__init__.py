@@ -15,7 +15,17 @@ import typer
 from typer.core import TyperGroup
 from typing_extensions import override
 
-from servicekit.cli import control, history, install, logs, probe, profiles, status, watch
+from servicekit.cli import (
+    alert,
+    control,
+    history,
+    install,
+    logs,
+    probe,
+    profiles,
+    status,
+    watch,
+)
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
 
@@ -56,7 +66,7 @@ class _Verbs(TyperGroup):
     """All verbs; what goes wrong in any of them becomes one line and an exit code."""
 
     @override
-    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - a class that typer does not export
+    def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -127,6 +137,7 @@ for verb in (
     logs.logs,
     probe.probe,
     watch.watch,
+    alert.alert,
     profiles.schema,
 ):
     name = "list" if verb is profiles.list_profiles else verb.__name__

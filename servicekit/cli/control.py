@@ -34,7 +34,8 @@ def start(
 ) -> None:
     """Start a service and show how it becomes ready.
 
-    Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. ^C stops the showing, not the service.
+    Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. ^C ends
+    the showing, not the service.
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)

