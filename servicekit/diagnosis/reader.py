@@ -23,7 +23,7 @@ from servicekit.diagnosis.signatures import Mark, Phase, Role, captures, knowled
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from servicekit.diagnosis.signatures import Signature
+    from servicekit.diagnosis.signatures import Search, Signature
 
 _SLICE: Final = 1 << 18
 """Bytes that are looked at in one go: large enough to be fast, small enough for the cache."""
@@ -31,6 +31,8 @@ _LINE: Final = 1 << 14
 """Bytes of one line that are read; what an engine has to say stands at its beginning."""
 _TAIL: Final = 1 << 13
 """Bytes of the end of the log that are kept, for a person and to see what a line follows on."""
+_TAIL_LINES: Final = 10
+"""Of those, the lines that are shown to a person."""
 _SHOWN: Final = 400
 """Characters of one line that are kept as evidence."""
 _MESSAGE: Final = 4
@@ -79,7 +81,6 @@ _TRACEBACK_BEGINS: Final = "Traceback (most recent call last):"
 _OPENED: Final = re.compile(
     r"(?:prompt|text|content|message|input|example_format)\w*['\"]?\s*[:=]\s*(['\"])"
 )
-_CLOSED: Final = re.compile(r"['\"]\s*(?:[,)\]}].*)?$")
 _WORKED: Final = (b'completions HTTP/1.1" 200', b"Decode batch", b"print_timing: ")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]")
 _SECRET: Final = re.compile(
@@ -171,8 +172,14 @@ class Reading:
     decode: DecodeFigures | None = None
     trouble: tuple[str, ...] = ()
     """Lines that look like errors, and the ends of the first traceback."""
-    tail: tuple[str, ...] = ()
-    """The last lines, whatever they are."""
+    end: bytes = field(default=b"", repr=False)
+    """The end of the log as it came, up to 8 KiB."""
+
+    @property
+    def tail(self) -> tuple[str, ...]:
+        """The last lines, whatever they are."""
+        lines = self.end.decode(errors="replace").splitlines()
+        return tuple([shown(line) for line in lines if line.strip()][-_TAIL_LINES:])
 
     @property
     def phase(self) -> Phase | None:
@@ -219,7 +226,7 @@ class LogReader:
         self._clipped = False
         self._tail = b""
         self._offset = 0
-        self._cursor = 0
+        self._cursor = self._begun = 0
         self._at = 0.0
         self._new: list[Finding] = []
         self._forget()
@@ -269,15 +276,15 @@ class LogReader:
 
     def reading(self) -> Reading:
         """Return what the log has said so far."""
-        tail = [shown(line) for line in self._tail.decode(errors="replace").splitlines()]
+        trouble = [*self._first, *(line for line in self._last if line not in self._first)]
         return Reading(
             engine=self._engine,
             findings=tuple(self._findings.values()),
             phases=tuple(self._phases.values()),
             facts=self._facts,
             decode=self._decode,
-            trouble=(*self._first, *(line for line in self._last if line not in self._first)),
-            tail=tuple([line for line in tail if line.strip()][-10:]),
+            trouble=tuple(map(shown, trouble)),
+            end=self._tail,
         )
 
     # ---- bytes ----
@@ -311,7 +318,7 @@ class LogReader:
         if b"\r" in block:
             block = block.replace(b"\r", b"\n")  # every state of a progress bar is a line
         original = block = b"\n" + block
-        self._cursor = 0
+        self._cursor = self._begun = 0
         if plain := self._knowledge.plain:
             block = plain.sub(b"", block)
         self._walk(block, original)
@@ -339,16 +346,19 @@ class LogReader:
 
     def _starts(self, block: bytes, since: int) -> Iterator[int]:
         """Say where lines begin that have an anchor, in order."""
-        known = self._knowledge
-        served = Phase.SERVING in self._phases
         starts: set[int] = set()
-        for anchor in known.steady_anchors if served else known.boot_anchors:
+        for anchor in self._search.anchors:
             at = block.find(anchor, since)
             while at >= 0:
                 starts.add(block.rfind(b"\n", 0, at) + 1)
                 end = block.find(b"\n", at)
                 at = block.find(anchor, end) if end >= 0 else -1
         return iter(sorted(starts))
+
+    @property
+    def _search(self) -> Search:
+        known = self._knowledge
+        return known.steady if Phase.SERVING in self._phases else known.boot
 
     # ---- lines ----
 
@@ -357,16 +367,26 @@ class LogReader:
         line = _taken_apart(raw.decode(errors="replace"))
         message = line.message.lstrip()
         self._continue(line)
-        if self._trace(line) or self._mark(line, message):
+        if self._trace(line):
+            return
+        if marks := self._marks(line, message):
+            if any(mark.begins for mark in marks):
+                self._cursor = self._begun = original.find(raw, self._cursor)
+                self._forget()
+            for mark in marks:
+                self._note_mark(mark, line, message)
             return
         signature = self._recognise(line, message)
         if signature is None:
             if not line.quiet and _TROUBLED.match(message):
                 self._note_trouble(line)
         elif signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
-            # Ordinary lines were cut out of the block: only the original tells where this one stood.
+            # Ordinary lines were cut out of the block: only the original tells where this stood.
             self._cursor = original.find(raw, self._cursor)
             self._note_work(original, self._cursor)
+            if signature.begins:
+                self._begun = self._cursor
+                self._forget()
             self._find(signature, line, message, self._offset + self._cursor)
 
     def _continue(self, line: _Line) -> None:
@@ -402,14 +422,14 @@ class LogReader:
         self._traced -= 1
         if line.message.startswith(" "):
             if line.message.strip(" ^~"):
-                self._frames.append(shown(line.message))
+                self._frames.append(line.message)
             return True
         self._traced = 0
         return False
 
     def _recognise(self, line: _Line, message: str) -> Signature | None:
         text = line.text
-        for literal, signature in self._knowledge.literals:
+        for literal, signature in self._search.literals:
             if literal not in text:
                 continue
             if signature.phases and self._step not in signature.phases:
@@ -425,19 +445,18 @@ class LogReader:
         if line.prefixed:
             return False
         above = (self._tail + block[max(0, start - _TAIL) : start])[-_TAIL:]
+        between: list[str] = []
         for text in above.decode(errors="replace").splitlines()[: -_LOOK_BACK - 1 : -1]:
-            if text.startswith("    "):  # source lines of a traceback
-                continue
             if opened := _last(_OPENED, text):
-                rest = text[opened.end() :]
-                return not re.search(rf"{opened[1]}\s*(?:[,)\]}}]|$)", rest)
-            if _PREFIX.match(text) or _CLOSED.search(text):
+                closing = re.compile(rf"{opened[1]}\s*(?:[,)\]}}].*)?$")
+                return not any(map(closing.search, [text[opened.end() :], *between]))
+            if _PREFIX.match(text):
                 return False
+            if not text.startswith("  "):  # in a traceback that is quoted too
+                between.append(text)
         return False
 
     def _find(self, signature: Signature, line: _Line, message: str, offset: int) -> None:
-        if signature.begins:
-            self._forget()
         known = self._findings.get(signature.id)
         if known is not None and not known.outlived:
             return
@@ -459,41 +478,28 @@ class LogReader:
             self._facts = replace(self._facts, draft_graph_disabled=True)
 
     def _note_trouble(self, line: _Line) -> None:
-        text = shown(line.text)
         if not self._first:
-            self._first = (*self._frames, text)
-        elif text not in self._last:
-            self._last.append(text)
+            self._first = (*self._frames, line.text)
+        elif line.text not in self._last:
+            self._last.append(line.text)
         self._frames.clear()
 
     # ---- the boot ----
 
-    def _mark(self, line: _Line, message: str) -> bool:
-        served = Phase.SERVING in self._phases
-        marked = False
-        for mark in self._knowledge.marks:
-            if mark.literal not in line.text or (served and not mark.begins):
-                continue
-            if mark.match(message) is None:
-                continue
-            marked = True
-            found = _captured(mark, message)
-            if mark.begins:
-                self._forget()
-            if mark.engine and (mark.begins or found):
-                self._settle(mark.engine)
-            self._step = None if mark.ends else mark.phase or self._step
-            if mark.phase:
-                self._enter(mark.phase, line)
-            self._note_facts(mark, found, line)
-            self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
-        return marked
+    def _marks(self, line: _Line, message: str) -> list[Mark]:
+        marks = self._search.marks
+        return [mark for mark in marks if mark.literal in line.text and mark.match(message)]
 
-    def _settle(self, engine: str) -> None:
-        """Recognise an engine that was not named, by a line that only it writes."""
-        if self._engine == "any":
-            self._engine = engine
-            self._knowledge = knowledge(engine)
+    def _note_mark(self, mark: Mark, line: _Line, message: str) -> None:
+        found = _captured(mark, message)
+        if self._engine == "any" and mark.engine and (mark.begins or found):
+            self._engine = mark.engine  # this line only that engine writes
+            self._knowledge = knowledge(mark.engine)
+        self._step = None if mark.ends else mark.phase or self._step
+        if mark.phase:
+            self._enter(mark.phase, line)
+        self._note_facts(mark, found, line)
+        self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
 
     def _enter(self, phase: Phase, line: _Line) -> None:
         if phase in self._phases:
@@ -529,7 +535,7 @@ class LogReader:
     def _read_figures(self, block: bytes) -> None:
         """Read the last line of each kind about decoding: of thousands only that one matters."""
         for kind in self._knowledge.figures:
-            at = block.rfind(kind.literal.encode())
+            at = block.rfind(kind.literal.encode(), self._begun)
             if at < 0:
                 continue
             start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)

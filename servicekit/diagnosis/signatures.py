@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, Any, Final
 from servicekit.diagnosis.causes import Cause
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 FILES: Final = {
     "sglang": ("sglang", "any", "host"),
@@ -176,16 +176,25 @@ class Knowledge:
     """Everything that is known about the logs of one engine, and what to search for."""
 
     signatures: tuple[Signature, ...]
-    literals: tuple[tuple[str, Signature], ...]
-    """Each literal with its signature, in the order in which they are tried."""
     marks: tuple[Mark, ...]
     figures: tuple[Figures, ...]
     plain: re.Pattern[bytes] | None
     """Runs of ordinary lines, each with the line break before it."""
-    boot_anchors: tuple[bytes, ...]
-    """Found in every line that matters until the engine serves."""
-    steady_anchors: tuple[bytes, ...]
-    """The few of them that still matter afterwards."""
+    boot: Search
+    """What to look for until the engine serves."""
+    steady: Search
+    """What still matters afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a log is searched for."""
+
+    anchors: tuple[bytes, ...]
+    """Every line that matters has one of them."""
+    literals: tuple[tuple[str, Signature], ...]
+    """Each literal with its signature, in the order in which they are tried."""
+    marks: tuple[Mark, ...]
 
 
 @cache
@@ -217,15 +226,16 @@ def knowledge(engine: str) -> Knowledge:
         for entry in table.get("figures", ())
     )
     plain = [entry["pattern"] for table in tables.values() for entry in table.get("plain", ())]
-    steady = [s for s in signatures if not s.boot or s.begins]
     return Knowledge(
         signatures=signatures,
-        literals=tuple((literal, one) for one in signatures for literal in one.literals),
         marks=marks,
         figures=figures,
         plain=_plain(plain),
-        boot_anchors=_anchors(signatures, marks),
-        steady_anchors=_anchors(steady, [mark for mark in marks if mark.begins]),
+        boot=_search(signatures, marks),
+        steady=_search(
+            tuple(one for one in signatures if not one.boot or one.begins),
+            tuple(mark for mark in marks if mark.begins),
+        ),
     )
 
 
@@ -290,10 +300,14 @@ def _plain(patterns: list[str]) -> re.Pattern[bytes] | None:
     return re.compile(f"{line}(?:{line})*".encode())
 
 
-def _anchors(signatures: Iterable[Signature], marks: Iterable[Mark]) -> tuple[bytes, ...]:
+def _search(signatures: tuple[Signature, ...], marks: tuple[Mark, ...]) -> Search:
     wanted = set(COMMON_ANCHORS)
     wanted |= {anchor for signature in signatures for anchor in signature.anchors}
     wanted |= {_shortened(mark.literal) for mark in marks}
     # A text that contains another one is found with it.
     least = {one for one in wanted if not any(other != one and other in one for other in wanted)}
-    return tuple(sorted(one.encode() for one in least))
+    return Search(
+        anchors=tuple(sorted(one.encode() for one in least)),
+        literals=tuple((literal, one) for one in signatures for literal in one.literals),
+        marks=marks,
+    )

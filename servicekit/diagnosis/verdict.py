@@ -56,6 +56,8 @@ class Diagnosis:
     """Whether a new run may do better."""
     signature: str = ""
     """Id of the signature that decided, empty where none did."""
+    weak: bool = False
+    """Whether better evidence may overrule it: only a symptom decided, or the way it ended."""
 
 
 def diagnose(
@@ -172,6 +174,7 @@ def _from_finding(
         evidence_lines=finding.lines,
         retry=cause.retry,
         signature=signature.id,
+        weak=signature.role is Role.SYMPTOM,
     )
 
 
@@ -203,6 +206,7 @@ def _from_ending(
         else "the log's end",
         evidence_lines=tuple(dict.fromkeys(lines))[-_EVIDENCE:],
         retry=cause.retry,
+        weak=cause in {Cause.UNKNOWN, Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL},
     )
 
 
@@ -220,12 +224,12 @@ def _signalled(number: int, engine: str) -> tuple[Cause, str]:
                 "this says nothing about memory"
             )
         case signals.SIGKILL:
-            return Cause.OUTSIDE_KILL, (
+            return Cause.ENGINE_SIGNAL, (
                 "the engine was killed with SIGKILL; only the kernel's log can tell whether "
                 "that was the OOM killer: `journalctl -k | grep 'Killed process'`"
             )
         case signals.SIGTERM | signals.SIGHUP | signals.SIGINT:
-            return Cause.OUTSIDE_KILL, f"the engine ended by {name}, which somebody sent to it"
+            return Cause.ENGINE_SIGNAL, f"the engine was ended by {name}, which somebody sent"
         case _:
             return Cause.ENGINE_SIGNAL, f"the engine crashed with {name}"
 

@@ -103,17 +103,17 @@ def test_anchors_lead_to_every_line(engine: str) -> None:
     """Whatever a signature or mark looks for has an anchor that the bulk search knows."""
     known = knowledge(engine)
     for signature in known.signatures:
-        anchors = known.boot_anchors if signature.boot else known.steady_anchors
+        search = known.boot if signature.boot else known.steady
         for anchor in signature.anchors:
-            assert any(one in anchor.encode() for one in anchors), signature.id
+            assert any(one in anchor.encode() for one in search.anchors), signature.id
     for mark in known.marks:
-        assert any(one in mark.literal.encode() for one in known.boot_anchors), mark.literal
+        assert any(one in mark.literal.encode() for one in known.boot.anchors), mark.literal
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "llamacpp"])
 def test_few_anchors_are_left_once_the_engine_serves(engine: str) -> None:
     """The search of a serving engine's log stays cheap: at most two dozen anchors."""
-    assert len(knowledge(engine).steady_anchors) <= 24
+    assert len(knowledge(engine).steady.anchors) <= 24
 
 
 def test_captures_of_the_boot_and_of_decoding_are_fields() -> None:

@@ -1,0 +1,195 @@
+"""How fast a log is read, and with how much memory: `python benchmarks/diagnosis.py [MB]`.
+
+Each row is a generated log of the given size (100 MB), read in pieces of 64 KiB by a process of its
+own, so that its peak memory is its own too. The naive way beside it tries every signature's pattern
+on every line, on the first 200 KB. Times are CPU time, since other work on the machine is not the
+reader's. The exit status is 1 when plain lines are read at less than 100 MB/s.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PIECE = 1 << 16
+NAIVE_BYTES = 200_000
+AIM = 100.0
+"""MB/s of plain lines on one core."""
+
+
+def sglang(rng: random.Random) -> str:
+    """Write one line of a busy SGLang, of two ranks."""
+    stamp = f"[2026-12-03 11:{rng.randrange(60):02d}:{rng.randrange(60):02d} TP{rng.randrange(2)}]"
+    match rng.randrange(3):
+        case 0:
+            return access(rng)
+        case 1:
+            return (
+                f"{stamp} Prefill batch, #new-seq: 1, #new-token: {rng.randrange(2048)}, "
+                f"#cached-token: {rng.randrange(9000)}, token usage: 0.{rng.randrange(99):02d}, "
+                "#running-req: 2, #queue-req: 0"
+            )
+        case _:
+            return (
+                f"{stamp} Decode batch, #running-req: 2, #full token: {rng.randrange(200_000)}, "
+                f"full token usage: 0.{rng.randrange(99):02d}, mamba num: 5, mamba usage: 0.15, "
+                "accept len: 3.20, accept rate: 0.55, cuda graph: True, "
+                f"gen throughput (token/s): {rng.random() * 200:.2f}, #queue-req: 0"
+            )
+
+
+def access(rng: random.Random) -> str:
+    """Write one line of uvicorn's access log."""
+    port = rng.randrange(1 << 16)
+    return f'INFO:     127.0.0.1:{port} - "POST /v1/chat/completions HTTP/1.1" 200 OK'
+
+
+def vllm(rng: random.Random) -> str:
+    """Write one line of a busy vLLM."""
+    if rng.randrange(2):
+        return access(rng)
+    return (
+        f"(APIServer pid=8030) INFO 12-03 07:31:{rng.randrange(60):02d} [loggers.py:335] "
+        f"Engine 000: Avg prompt throughput: {rng.random() * 9000:.1f} tokens/s, "
+        f"Avg generation throughput: {rng.random() * 200:.1f} tokens/s, Running: 2 reqs, "
+        "Waiting: 0 reqs, GPU KV cache usage: 12.4%, Prefix cache hit rate: 61.0%"
+    )
+
+
+def llamacpp(rng: random.Random) -> str:
+    """Write one line of a busy llama-server."""
+    uptime = f"{rng.randrange(9)}.{rng.randrange(60):02d}.{rng.randrange(1000):03d}.204"
+    kind, tokens = rng.choice([("prompt eval", 1024), ("       eval", 120)])
+    spent = rng.random() * 1000
+    return (
+        f"{uptime} I slot print_timing: id  {rng.randrange(4)} | task {rng.randrange(9999)} | "
+        f"{kind} time = {spent:10.2f} ms / {tokens:5d} tokens ({spent / tokens:8.2f} ms per token, "
+        f"{1000 * tokens / spent:8.2f} tokens per second)"
+    )
+
+
+def unknown(rng: random.Random) -> str:
+    """Write one line that no signature file knows, as a proxy in front might."""
+    return (
+        f"2026-12-03T07:31:{rng.randrange(60):02d}.{rng.randrange(1000):03d}Z level=info "
+        f"module=router upstream=127.0.0.1:18000 path=/v1/chat/completions "
+        f"took={rng.random():.4f} bytes={rng.randrange(99999)}"
+    )
+
+
+def mixed(rng: random.Random) -> str:
+    """Write one line in a thousand that looks like an error, among ordinary ones of SGLang."""
+    return sglang(rng) if rng.randrange(1000) else failing(rng)
+
+
+def failing(rng: random.Random) -> str:
+    """Write nothing but lines that look like errors: the worst case."""
+    number = rng.randrange(99999)
+    return f"[2026-12-03 11:00:00 TP0] ValueError: request {number}: temperature must be >= 0"
+
+
+LOGS: dict[str, tuple[Callable[[random.Random], str], str, bool]] = {
+    "SGLang, plain": (sglang, "sglang", True),
+    "vLLM, plain": (vllm, "vllm", True),
+    "llama.cpp, plain": (llamacpp, "llamacpp", True),
+    "SGLang, engine not named": (sglang, "any", True),
+    "unknown lines": (unknown, "sglang", False),
+    "one error in a thousand": (mixed, "sglang", False),
+    "errors only, a tenth": (failing, "sglang", False),
+}
+BOOTED = {
+    "sglang": "[2026-12-03 11:00:00] The server is fired up and ready to roll!",
+    "vllm": "INFO:     Application startup complete.",
+    "llamacpp": "0.00.021.187 I srv  llama_server: model loaded",
+    "any": "[2026-12-03 11:00:00] The server is fired up and ready to roll!",
+}
+
+
+def pieces(path: Path) -> Iterator[bytes]:
+    """Read a file as a pipe would deliver it."""
+    with path.open("rb") as file:
+        while piece := file.read(PIECE):
+            yield piece
+
+
+def read(path: Path, engine: str) -> None:
+    """Read `path` as a child process: print CPU seconds, and peak MiB above an idle reader."""
+    from servicekit.diagnosis.reader import LogReader
+
+    reader = LogReader(engine)
+    reader.feed_line(BOOTED[engine])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.process_time()
+    for piece in pieces(path):
+        reader.feed(piece)
+    reader.close()
+    seconds = time.process_time() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(seconds, peak / 1024)
+
+
+def naive(path: Path, engine: str) -> float:
+    """Return the CPU seconds of trying every signature on every line of the first 200 KB."""
+    from servicekit.diagnosis.signatures import knowledge
+
+    signatures = knowledge(engine).signatures
+    with path.open("rb") as file:
+        content = file.read(NAIVE_BYTES)
+    began = time.process_time()
+    for line in content.decode().splitlines():
+        for signature in signatures:
+            signature.match(line)
+    return time.process_time() - began
+
+
+def write(path: Path, line: Callable[[random.Random], str], size: int) -> int:
+    """Write a log of about `size` bytes and return how many there are."""
+    rng = random.Random(1)  # noqa: S311 - the same log every time
+    block = "\n".join(line(rng) for _ in range(20_000)).encode() + b"\n"
+    with path.open("wb") as file:
+        for _ in range(max(1, size // len(block))):
+            file.write(block)
+    return path.stat().st_size
+
+
+def main() -> int:
+    """Print the table."""
+    size = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 100_000_000
+    slow = False
+    print(f"{'log':<26}{'MB':>6}{'MB/s':>8}{'peak MiB':>10}{'naive MB/s':>12}{'ratio':>8}")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "engine.log"
+        for name, (line, engine, plain) in LOGS.items():
+            written = write(path, line, size // 10 if line is failing else size)
+            answer = subprocess.run(
+                [sys.executable, __file__, "--read", str(path), engine],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            seconds, peak = map(float, answer.stdout.split())
+            rate = written / 1e6 / seconds
+            naive_rate = min(NAIVE_BYTES, written) / 1e6 / naive(path, engine)
+            slow |= plain and rate < AIM
+            print(
+                f"{name:<26}{written / 1e6:>6.0f}{rate:>8.0f}{peak:>10.1f}"
+                f"{naive_rate:>12.2f}{rate / naive_rate:>7.0f}x"
+            )
+    print(f"aim: plain lines at {AIM:.0f} MB/s or more on one core: {'missed' if slow else 'met'}")
+    return int(slow)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--read"]:
+        read(Path(sys.argv[2]), sys.argv[3])
+    else:
+        sys.exit(main())
