@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from servicekit.cli import (
+    advice,
     alert,
     control,
     history,
@@ -136,6 +137,9 @@ for verb in (
     history.history,
     logs.logs,
     probe.probe,
+    advice.check,
+    advice.plan,
+    advice.diagnose,
     watch.watch,
     alert.alert,
     profiles.schema,

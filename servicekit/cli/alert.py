@@ -11,9 +11,6 @@ import typer
 from servicekit.cli.output import note
 from servicekit.cli.session import ForUser, ProfileName, session
 
-if TYPE_CHECKING:
-    pass
-
 WEBHOOK_LIMIT: Final = 20.0
 """Seconds that the webhook may take to answer."""
 FIELDS: Final = ("profile", "state", "cause", "why", "remedy", "since", "run", "restarts")

@@ -64,6 +64,8 @@ class LogQuery:
     """A level that `journalctl --priority` takes, such as `err`."""
     run: str = ""
     cause: str = ""
+    bare: bool = False
+    """Only what was written, without the journal's own columns."""
 
 
 class Manager(Protocol):

@@ -90,6 +90,7 @@ class Systemd:
             "journalctl",
             f"{option}={unit}.service",
             *(("--follow",) if query.follow else ("--no-pager",)),
+            *(("--output=cat",) if query.bare else ()),
             *(() if query.lines is None else (f"--lines={query.lines}",)),
             *((f"--since={query.since}",) if query.since else ()),
             *((f"--priority={query.priority}",) if query.priority else ()),

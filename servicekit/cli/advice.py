@@ -1,0 +1,234 @@
+"""`check`, `plan`, `diagnose`: what can be known before a start, and after a failed one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from servicekit.cli.output import as_json, coloured, note
+from servicekit.cli.session import AsJson, ForUser, ProfileName, complete_profile, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from servicekit.cli.session import Session
+    from servicekit.diagnosis.verdict import Diagnosis
+    from servicekit.engines.base import Installed
+    from servicekit.plan import Plan
+    from servicekit.profile import Profile
+
+USUAL_GPU: Final = "31.4GiB"
+"""What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
+READ_SIZE: Final = 1 << 20
+
+
+def check(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    ask: Annotated[
+        bool,
+        typer.Option("--ask", help="Ask the engine itself for its options; takes up to a minute."),
+    ] = False,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Check a profile against the engine's own options.
+
+    Every option must exist in the engine's version with a legal value, the versions must be those
+    that the profile requires, and nothing may be known against the combination. Exit code 1 where
+    something stands against a start.
+    """
+    from servicekit.check import check as examine
+
+    mine = session(ctx, user=user)
+    plan = plan_of(mine, mine.profile(profile))
+    report = examine(plan.profile, plan, _installed(plan, ask=ask))
+    if json:
+        as_json(report.json())
+    else:
+        typer.echo(report.text())
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def plan(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option("--gpu-memory", metavar="SIZE", help=f'Usable memory, such as "{USUAL_GPU}".'),
+    ] = None,
+    length: Annotated[
+        int,
+        typer.Option("--length", min=1, metavar="TOKENS", help="Tokens of an average request."),
+    ] = 5120,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Show what a profile does with the GPU's memory.
+
+    Nothing is started. Without --gpu-memory the profile's GPU is asked. Exit code 1 where it does
+    not fit.
+    """
+    from servicekit.memory.outcome import Verdict
+    from servicekit.memory.planning import plan_memory
+    from servicekit.memory.recipe import Recipe
+    from servicekit.memory.rendering import budget_json, render_budget
+    from servicekit.memory.units import parse_size
+
+    mine = session(ctx, user=user)
+    concrete = plan_of(mine, mine.profile(profile))
+    wanted = concrete.profile
+    recipe = Recipe(
+        engine=wanted.engine.value,
+        model=wanted.model,
+        engine_version=_installed(concrete, ask=False).version(wanted.engine) or "",
+        options=wanted.options,
+        environment=wanted.environment,
+        context_requested=wanted.context.requested,
+        context_minimum=wanted.context.floor,
+        parallel=wanted.context.parallel,
+        gpu=bool(wanted.gpus),
+        drafter=wanted.drafter,
+    )
+    size = parse_size(gpu_memory) if gpu_memory is not None else _memory(wanted)
+    model_path = _local_model(concrete)
+    budget = plan_memory(recipe, size, model_path=model_path, average_length=length)
+    if json:
+        as_json(budget_json(budget))
+    else:
+        width = shutil.get_terminal_size().columns
+        typer.echo(render_budget(budget, width=width, color=coloured()), nl=False)
+    raise typer.Exit(1 if budget.verdict is Verdict.DOES_NOT_FIT else 0)
+
+
+def diagnose(
+    ctx: typer.Context,
+    profile: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PROFILE|-]",
+            help="Whose last run to explain; - reads a log from standard input.",
+            autocompletion=complete_profile,
+        ),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="LOG", help="Read this log instead.")
+    ] = None,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Explain from its log why an engine failed.
+
+    It names the cause, what in the log says so, and what would help, in order.
+    """
+    from servicekit.diagnosis.verdict import as_json as in_json
+    from servicekit.diagnosis.verdict import render_text
+    from servicekit.errors import UserError
+
+    if (file is None) == (profile is None):
+        raise typer.BadParameter("give a profile, - or --file LOG, one of them")
+    if file is not None:
+        try:
+            with file.open("rb") as stream:
+                found = _diagnosed(iter(lambda: stream.read(READ_SIZE), b""))
+        except OSError as error:
+            reason = (error.strerror or "").lower()
+            raise UserError(f'log "{file}" cannot be read: {reason}') from None
+    elif profile == "-":
+        found = _diagnosed(iter(lambda: sys.stdin.buffer.read(READ_SIZE), b""))
+    else:
+        found = _of_service(session(ctx, user=user), str(profile))
+    if json:
+        as_json(in_json(found))
+    else:
+        typer.echo(render_text(found))
+
+
+def _diagnosed(pieces: Iterable[bytes], profile: Profile | None = None) -> Diagnosis:
+    from servicekit.diagnosis.reader import LogReader
+    from servicekit.diagnosis.verdict import diagnose as conclude
+
+    reader = LogReader() if profile is None else LogReader(profile.engine.value)
+    for piece in pieces:
+        reader.feed(piece)
+    if profile is None:
+        return conclude(reader)
+    return conclude(reader, options=profile.options, profile=profile.name)
+
+
+def _of_service(mine: Session, name: str) -> Diagnosis:
+    from servicekit.errors import UserError
+    from servicekit.managers.logstream import log_of
+    from servicekit.watchdog import ledger
+
+    found = mine.installed(name)
+    recipe = mine.profile(name)
+    runs = ledger.runs(ledger.read(Path(mine.places.ledger(name))))
+    if not runs:
+        raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
+    with log_of(found.manager, found.unit, runs[-1].run) as lines:
+        return _diagnosed(lines, recipe)
+
+
+def plan_of(mine: Session, profile: Profile) -> Plan:
+    """Make the plan of `profile` for this host, whether or not all of it is here."""
+    from servicekit.cli.install import order_of
+    from servicekit.installation import look_around
+    from servicekit.plan import make_plan
+    from servicekit.tree import Tree
+
+    tree = Tree()
+    order = order_of(mine, profile, tree, manager=mine.manager_name(None))
+    return make_plan(profile, look_around(order, tree).host)
+
+
+def _installed(plan: Plan, *, ask: bool) -> Installed:
+    from servicekit.engine_versions import look
+
+    return look(plan.profile.engine, plan.host.executable, options=ask)
+
+
+def _memory(profile: Profile) -> int:
+    """Ask the profile's GPU for its memory; a CPU profile has the host's."""
+    from servicekit.memory.units import KIB, MIB, parse_size
+
+    if not profile.gpus:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * KIB
+    import asyncio
+
+    totals = asyncio.run(_gpu_totals(profile.gpus))
+    if totals:
+        return min(totals) * MIB
+    note(f"no GPU can be asked here; planned for {USUAL_GPU}, as of an RTX 5090")
+    return parse_size(USUAL_GPU)
+
+
+async def _gpu_totals(names: tuple[str, ...]) -> list[int]:
+    from servicekit.gpu import Gpus
+
+    gpus = Gpus(names)
+    try:
+        look = await gpus.look()
+    finally:
+        gpus.close()
+    return [device.total for device in look.devices if device.total is not None]
+
+
+def _local_model(plan: Plan) -> Path | None:
+    """Find where the model's files are, in its own place or in the hub's cache."""
+    model = plan.host.model
+    if model.startswith("/"):
+        return Path(model)
+    home = plan.profile.environment.get("HF_HOME")
+    cache = Path(home) if home is not None else Path(plan.host.places.cache / "huggingface")
+    snapshots = cache / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
+    return next(iter(sorted(snapshots.glob("*/config.json"))), None)
