@@ -58,8 +58,10 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `freeze` | stops itself with SIGSTOP: every thread stands still, the port listens on |
 | `orphan` | leaves a process behind: double-forked, in a session of its own, deaf to SIGTERM; `"bare"`: without this one's environment |
 | `prefill` | is busy for these seconds with one long prompt in every slot: only what moves within a request does |
+| `users` | serves others, who are `at_once`, for `seconds`: each asks for `tokens` tokens, over and over |
+| `compile` | the next step of the model takes these seconds, counters standing still |
 | `eat` | takes these MiB of memory, a little at a time |
-| `shm` | leaves this file in `/dev/shm` |
+| `shm` | has this file in `/dev/shm` open, and never removes it |
 | `stuck` | a thread looks at this path, which may never return (see `machines/dstate.py`) |
 """
 
@@ -452,8 +454,9 @@ class Engine:
         self._leave_behind(["-c", sleeper, "fake-orphan"], bare=how == "bare")
 
     def do_shm(self, name: str) -> None:
-        """Leave a file in shared memory."""
-        Path("/dev/shm", name).write_bytes(bytes(1 << 16))  # noqa: S108 # that is the fault
+        """Use a file in shared memory, as engines do between their processes."""
+        self.shared = os.open(f"/dev/shm/{name}", os.O_RDWR | os.O_CREAT)  # noqa: S108 # the fault
+        os.write(self.shared, bytes(1 << 16))
 
     def do_stuck(self, path: str) -> None:
         """Have a thread look at a path that may never answer."""
@@ -475,6 +478,23 @@ class Engine:
                     self.counters.prompt += 1 if self.me.dialect == "sglang" else 0
                 time.sleep(TICK)
         self.counters.usage = 0.0
+
+    def do_users(self, users: dict[str, float]) -> None:
+        """Have others served beside whoever asks by HTTP."""
+        over = time.monotonic() + users["seconds"]
+
+        def ask() -> None:
+            while time.monotonic() < over:
+                with self.take_seat():
+                    self.generate(int(users["tokens"]), lambda: False, text="word " * 10000)
+
+        for _ in range(int(users["at_once"])):
+            threading.Thread(target=ask, daemon=True).start()
+
+    def do_compile(self, seconds: float) -> None:
+        """Meet a shape for the first time."""
+        self.me.first_stall = seconds
+        self.first = True
 
     def do_eat(self, mebibytes: int) -> None:
         """Take memory, and keep it."""
@@ -527,7 +547,9 @@ class Engine:
             self.counters.finished_prompt += prompt
             self.counters.finished_generated += generated
 
-    def generate(self, wanted: int, gone: Callable[[], bool]) -> tuple[str, int, str]:
+    def generate(
+        self, wanted: int, gone: Callable[[], bool], text: str = ""
+    ) -> tuple[str, int, str]:
         """Take the time of a completion; give its text, number of tokens and finish reason."""
         self._step(gone)
         while self.me.completion == "hang":
@@ -535,7 +557,7 @@ class Engine:
             time.sleep(TICK)
         if self.me.completion == "empty":
             return "", 0, "stop"
-        text = "!" * wanted if self.me.completion == "repeat" else self.me.text
+        text = "!" * wanted if self.me.completion == "repeat" else text or self.me.text
         whole = max(1, len(text.split())) if self.me.completion == "text" else wanted
         tokens = min(wanted, whole)
         self.count(prompt=PROMPT)

@@ -5,8 +5,10 @@ every call:
 
     {"gpus": [{"uuid": …, "used": MiB, "total": MiB, "compute": {pid: MiB}, "graphics": {}}]}
 
-With "error" the name of an NVML error, every call raises it; with "hang" a path, every call looks
-that path up, and hangs where that does; "xids" are reported as events, [code, index of the GPU].
+With "held_by" the name of a variable, a GPU is also held by each process that has the variable in
+its environment, which says how many MiB. With "error" the name of an NVML error, every call raises
+it; with "hang" a path, every call looks that path up, and hangs where that does; "xids" are
+reported as events, [code, index of the GPU].
 """
 
 # ruff: noqa: N801, N802, N815, N816, N818 - the names are NVML's own
@@ -16,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +85,19 @@ def _world() -> dict[str, Any]:
     return world
 
 
+def _holders(handle: dict[str, Any]) -> dict[int, int]:
+    """Find who says in its environment how much it holds."""
+    wanted = f"{handle['held_by']}=".encode() if "held_by" in handle else None
+    held: dict[int, int] = {}
+    for entry in Path("/proc").iterdir() if wanted else ():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                for variable in (entry / "environ").read_bytes().split(b"\0"):
+                    if wanted and variable.startswith(wanted):
+                        held[int(entry.name)] = int(variable.removeprefix(wanted))
+    return held
+
+
 def _mib(value: int | None) -> int | None:
     return None if value is None else value * MIB
 
@@ -145,12 +161,13 @@ def nvmlDeviceGetMemoryInfo(handle: dict[str, Any]) -> Values:
     """Give its memory."""
     if "used" not in handle:
         raise NVMLError_NotSupported("Not Supported")
-    return Values(used=handle["used"] * MIB, total=handle["total"] * MIB)
+    used = handle["used"] + sum(_holders(handle).values())
+    return Values(used=used * MIB, total=handle["total"] * MIB)
 
 
 def nvmlDeviceGetComputeRunningProcesses_v3(handle: dict[str, Any]) -> list[Values]:
     """List who computes on it."""
-    processes = handle.get("compute", {})
+    processes = handle.get("compute", {}) | _holders(handle)
     return [Values(pid=int(pid), usedGpuMemory=_mib(mib)) for pid, mib in processes.items()]
 
 
