@@ -15,7 +15,13 @@ import servicekit
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-pytest_plugins = ["machines.dstate", "machines.fake", "machines.supervisor", "machines.systemd"]
+pytest_plugins = [
+    "machines.driver",
+    "machines.dstate",
+    "machines.fake",
+    "machines.supervisor",
+    "machines.systemd",
+]
 
 REAL = ("llama", "sshd", "supervisord", "systemd")
 """Markers of tests that prove the product with real parts."""

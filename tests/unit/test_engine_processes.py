@@ -43,8 +43,10 @@ if TYPE_CHECKING:
 
     from machines.dstate import Stuck
 
-MARKER = Marker("demo", "run-1", "/var/lib/servicekit/demo")
-LATER = Marker("demo", "run-2", "/var/lib/servicekit/demo")
+HOME = f"/var/lib/servicekit-{os.getpid()}/demo"
+"""Where nobody else's services are: tests that run beside this one have the same names."""
+MARKER = Marker("demo", "run-1", HOME)
+LATER = Marker("demo", "run-2", HOME)
 LIMIT = 10.0
 """Seconds for anything that a process does at once on an idle machine."""
 
@@ -195,7 +197,7 @@ print("end", flush=True)
     assert said(engine, "end").splitlines() == [
         "True []",
         "[]",
-        "demo:run-1:/var/lib/servicekit/demo as it was SIG_DFL",
+        f"demo:run-1:{HOME} as it was SIG_DFL",
         "['0', '1', '2'] /dev/null",
         "end",
     ]

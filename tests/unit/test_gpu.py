@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machines.driver import CARD
 from machines.waiting import wait_until
 
 from servicekit import gpu, proc
@@ -38,47 +38,11 @@ from servicekit.watchdog.values import GpuView
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
+    from machines.driver import Driver
     from machines.dstate import Stuck
 
-DRIVERS = str(Path(__file__).parents[1] / "drivers")
 LIMIT = 10.0
 """Seconds for anything that is done at once on an idle machine."""
-CARD = {
-    "uuid": "GPU-11111111",
-    "pci": "00000000:03:00.0",
-    "used": 20000,
-    "total": 32607,
-    "compute": {"812": 18000, "813": 500},
-    "graphics": {"812": 100, "900": 200},
-}
-
-
-class Driver:
-    """A driver that does what its file says, for servicekit's own driver child."""
-
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / "driver.json"
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": DRIVERS,
-            "FAKE_NVML": str(self._file),
-            "PYTHONWARNINGS": "",
-        }
-        self.does(gpus=[CARD])
-
-    def does(self, **what: Any) -> None:  # noqa: ANN401 - JSON
-        beside = self._file.with_suffix(".new")
-        beside.write_text(json.dumps(what), encoding="utf-8")
-        beside.replace(self._file)
-
-    def gpus(self, *names: str, limit: float = LIMIT) -> Gpus:
-        return Gpus(names or ("0",), environment=self.environment, limit=limit)
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Driver:
-    """Put a driver in the place of NVIDIA's."""
-    return Driver(tmp_path)
 
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
