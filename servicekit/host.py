@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
 """What `ProtectHome=` hides."""
+LINGERING: Final = Path("/var/lib/systemd/linger")
+"""Has a file for each user whose services run without a session."""
 SHEBANG: Final = 256
 """Bytes of a script that are looked at for its interpreter: what the kernel reads, too."""
 
@@ -96,6 +98,8 @@ def survey(
         warnings += list(_unreadable(programs, files, reader))
     if _hides_home(profile, places, manager):
         warnings += list(_hidden(programs, files))
+    if manager is ManagerName.SYSTEMD and places.scope is Scope.USER and root == Path("/"):
+        warnings += list(_ends_with_session())
     return Survey(host, tuple(missing), tuple(warnings))
 
 
@@ -223,6 +227,16 @@ def _hidden(programs: Iterable[Path], files: Iterable[Path]) -> Iterator[str]:
                 f'"{path}" is below {home}, which the unit hides; move it, to /opt say, '
                 'or set service.home = "read-only" in the profile'
             )
+
+
+def _ends_with_session(lingering: Path = LINGERING) -> Iterator[str]:
+    """Say what becomes of a user's own services without that user's session."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    if not (lingering / me).exists():
+        yield (
+            f'services of "{me}" stop when the last session ends, and do not start at boot; '
+            f"`loginctl enable-linger {me}` mends that"
+        )
 
 
 def _parts(program: Path) -> Iterator[Path]:

@@ -179,12 +179,12 @@ def uninstall(
     force: bool = False,
     purge: bool = False,
 ) -> tuple[Change, ...]:
-    """Stop `profile` and take away what its install wrote; `purge`: ledger, state and log, too.
+    """Stop `profile` and take away what its install wrote; `purge`: all it ever had, too.
 
     Returns what was done, drift that was left among it. Caches and models stay in any case.
     """
     tree, places = turn.tree, turn.places
-    own, made = removal(profile, tree, places, force=force)
+    _, made = removal(profile, tree, places, force=force)
     unit = f"servicekit-{profile}"
     was_up = False
     if manager is not None:
@@ -207,6 +207,8 @@ def uninstall(
     tree.delete_tree(places.runtime / profile)
     if purge:
         tree.delete_tree(places.state / profile)
+        tree.delete_tree(places.secrets / profile)
+        tree.delete_directory(places.secrets)
         log = places.log_file(profile)
         for name in tree.names(places.logs):
             if name == log.name or name.startswith(f"{log.name}."):

@@ -24,6 +24,7 @@ from servicekit.cli import (
     logs,
     probe,
     profiles,
+    secret,
     status,
     watch,
 )
@@ -146,6 +147,9 @@ for verb in (
 ):
     name = "list" if verb is profiles.list_profiles else verb.__name__
     app.command(name)(verb)
+
+
+app.add_typer(secret.app)
 
 
 def main() -> None:

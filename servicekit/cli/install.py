@@ -113,7 +113,7 @@ def uninstall(
     user: ForUser = False,
     dry_run: DryRun = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove its history, state and log, too.")
+        bool, typer.Option("--purge", help="Remove its history, log and secrets, too.")
     ] = False,
     force: Annotated[
         bool,

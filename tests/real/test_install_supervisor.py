@@ -150,6 +150,7 @@ def test_quick_faults_are_neither_fatal_nor_a_tight_loop(host: Host, free_port: 
     assert "FATAL" not in log
     assert log.count("spawned: 'servicekit-here'") == FAULTS
     assert host.status()["state"] == "failed"
+    assert host.run("diagnose", "here").startswith("cause: ")
     host.run("uninstall", "here", "--purge")
 
 

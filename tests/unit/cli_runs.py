@@ -48,24 +48,27 @@ def servicekit(*words: str | Path, env: Mapping[str, str] | None = None) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def invoke(*words: str | Path, env: Mapping[str, str] | None = None) -> Ran:
+def invoke(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ran:
     """Run a command line in this process."""
     unheard = {name: None for name in os.environ if name.startswith(HEARD)}
-    done = CliRunner().invoke(app, [*map(str, words)], env={**unheard, **(env or {})})
+    chosen = {**unheard, **(env or {})}
+    done = CliRunner().invoke(app, [*map(str, words)], input=stdin, env=chosen)
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return Ran(done.exit_code, done.stdout, done.stderr)
 
 
-def said(*words: str | Path, env: Mapping[str, str] | None = None) -> str:
+def said(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
     """Give what a command line that succeeds prints."""
-    done = invoke(*words, env=env)
+    done = invoke(*words, env=env, stdin=stdin)
     assert done.code == 0, done.err
     return done.out
 
 
-def refused(*words: str | Path, env: Mapping[str, str] | None = None, code: int = 1) -> str:
+def refused(
+    *words: str | Path, env: Mapping[str, str] | None = None, code: int = 1, stdin: str = ""
+) -> str:
     """Give what a command line that fails with `code` says."""
-    done = invoke(*words, env=env)
+    done = invoke(*words, env=env, stdin=stdin)
     assert done.code == code, done.out + done.err
     return done.err

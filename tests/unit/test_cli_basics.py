@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERBS = (
+    *("watch", "alert", "schema", "secret"),
     *("list", "show", "render", "install", "uninstall", "diff", "start", "stop", "restart"),
-    *("status", "history", "logs", "probe", "watch", "alert", "schema"),
+    *("status", "history", "logs", "probe", "check", "plan", "diagnose"),
 )
 
 

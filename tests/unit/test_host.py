@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ import pytest
 from servicekit.host import (
     HOMES,
     Account,
+    _ends_with_session,
     find_executable,
     find_model,
     obstacle,
@@ -214,7 +216,16 @@ def test_an_engine_in_a_home_is_hidden_by_the_unit() -> None:
         look(system_places(), profile(**visible), "", manager="supervisor"),
         look(user_places("/home/me", 1000, {}), profile(**visible), ""),
     ):
-        assert fine.warnings == ()
+        assert not any("which the unit hides" in warning for warning in fine.warnings)
+
+
+def test_a_user_who_does_not_linger_is_told(tmp_path: Path) -> None:
+    """A user's own services end with the session unless that user lingers."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    (warning,) = _ends_with_session(tmp_path)
+    assert f"`loginctl enable-linger {me}` mends that" in warning
+    (tmp_path / me).touch()
+    assert list(_ends_with_session(tmp_path)) == []
 
 
 def test_what_the_account_cannot_read_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,131 @@
+"""`secret`: values that stand in no other file, and in no argument."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from servicekit.cli.output import table
+from servicekit.cli.session import ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from pathlib import PurePosixPath
+
+    from servicekit.cli.session import Session
+    from servicekit.profile import Profile
+    from servicekit.tree import Tree
+
+OWNER_ONLY: Final = 0o600
+
+Variable = Annotated[
+    str, typer.Argument(metavar="NAME", help="One of the profile's secrets, such as HF_TOKEN.")
+]
+
+app = typer.Typer(
+    name="secret",
+    help="Keep the values of a profile's secrets.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("set")
+def set_secret(
+    ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
+) -> None:
+    """Store a value, from a prompt or from standard input.
+
+    The value is never an argument, so that no list of processes shows it. The file is its owner's
+    alone; systemd hands a copy to the service, under Supervisor the service's account owns it.
+    """
+    from servicekit.errors import UserError
+    from servicekit.tree import Tree
+
+    mine = session(ctx, user=user)
+    recipe = mine.profile(profile)
+    place = _place(mine, recipe, variable)
+    if sys.stdin.isatty():
+        value = str(typer.prompt(f"{variable} of {profile}", hide_input=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    if not value or "\0" in value or "\n" in value:
+        raise UserError(f"the value of {variable} must be one line that is not empty")
+    tree = Tree()
+    new = place.with_name(f".{variable}.servicekit-new")
+    try:
+        for directory in tree.missing([place.parent]):
+            tree.make_directory(directory)
+        tree.delete(new)
+        tree.stage(new, value.encode() + b"\n", OWNER_ONLY, _owner(mine, recipe, tree))
+        tree.move(new, place)
+        tree.sync(place.parent)
+    except OSError as error:
+        raise _refusal(error) from None
+    typer.echo(f"{variable} of {profile} is stored; a start or restart uses it")
+
+
+@app.command("list")
+def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
+    """List a profile's secrets, and which of them are stored."""
+    from servicekit.tree import Tree
+
+    mine = session(ctx, user=user)
+    recipe = mine.profile(profile)
+    there = Tree().names(mine.places.secrets / profile)
+    rows = [(name, "stored" if name in there else "missing") for name in recipe.secrets]
+    table(("SECRET", ""), rows)
+
+
+@app.command("remove")
+def remove_secret(
+    ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
+) -> None:
+    """Forget a value."""
+    from servicekit.tree import Tree
+
+    mine = session(ctx, user=user)
+    place = _place(mine, mine.profile(profile), variable)
+    tree = Tree()
+    try:
+        tree.delete(place)
+        for directory in (place.parent, place.parent.parent):
+            tree.delete_directory(directory)
+    except OSError as error:
+        raise _refusal(error) from None
+    typer.echo(f"{variable} of {profile} is forgotten")
+
+
+def _place(mine: Session, profile: Profile, variable: str) -> PurePosixPath:
+    from servicekit.errors import UserError
+
+    if variable not in profile.secrets:
+        known = ", ".join(profile.secrets) or "none"
+        raise UserError(
+            f'profile "{profile.name}" has no secret "{variable}"',
+            hint=f"name it in secrets of the profile; there are: {known}",
+        )
+    return mine.places.secret(profile.name, variable)
+
+
+def _owner(mine: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
+    """Who must read the file: under Supervisor the service itself, else whoever wrote it."""
+    from servicekit.cli.install import order_of
+    from servicekit.values import ManagerName
+
+    own = mine.manifests().get(profile.name)
+    manager = mine.manager_name(None if own is None else own.manager)
+    if manager is ManagerName.SYSTEMD or os.geteuid() != 0:
+        return None
+    account = order_of(mine, profile, tree, manager=manager).user
+    return None if account is None else tree.account(account)
+
+
+def _refusal(error: OSError) -> Exception:
+    from servicekit.errors import UserError
+
+    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
+    reason = (error.strerror or "").lower()
+    return UserError(f'cannot write "{error.filename}": {reason}', hint=hint)

@@ -1,0 +1,46 @@
+"""What people read is aligned, and coloured only where that helps."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from servicekit.cli.output import duration, local, paint, table
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, ""),
+        (0.04, "0.0 s"),
+        (0.7, "0.7 s"),
+        (9.99, "10.0 s"),
+        (42.4, "42 s"),
+        (59.9, "1 min 0 s"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+        (273600, "3 d 4 h"),
+    ],
+)
+def test_durations_are_said_as_people_do(seconds: float | None, text: str) -> None:
+    """Two units at most, and tenths only where they count."""
+    assert duration(seconds) == text
+
+
+def test_a_table_is_aligned_without_trailing_space(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns begin one below the other, and the last one ends where its text ends."""
+    table(("A", "LONGER"), [("x", "y"), ("longest", "")])
+    assert capsys.readouterr().out == "A        LONGER\nx        y\nlongest\n"
+
+
+def test_what_is_no_terminal_gets_no_colours() -> None:
+    """A word that has a colour is plain where it goes to a file."""
+    assert paint("ready") == "ready"
+    assert paint("ready", "ready   ") == "ready   "
+
+
+def test_times_are_on_the_readers_clock() -> None:
+    """A time of the ledger, which is in UTC, is shown in the local zone."""
+    at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert local(at) == at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
