@@ -73,6 +73,8 @@ PATIENCE: Final = 5.0
 """How long a wrong identity, a foreign socket or a refused key must last before it is believed …"""
 BELIEVED_AFTER: Final = 3
 """… and how many times in a row it must be seen."""
+OVERDUE: Final = 10.0
+"""An answer that is later than its own bound by this will not come any more."""
 HUNG_GRACE: Final = 5.0
 """A hung engine has nothing to drain: its grace is cut to this."""
 MARGIN: Final = 30.0
@@ -185,7 +187,7 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
     times: list[float] = []
     match memory.phase:
         case Phase.HOLDING:
-            times += [] if memory.looking else [memory.look_at]
+            times += [_blind_at(policy, memory) if memory.looking else memory.look_at]
             times += [memory.blocked_since + policy.gpu_wait] if memory.blocked else []
             times += [memory.hold_until] if memory.clear else []
         case Phase.LOADING:
@@ -193,10 +195,10 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
                 memory.launched_at + policy.start_limit,
                 memory.progressed_at + policy.start_stall,
             ]
-            times += _watch_times(memory)
+            times += [_gate_at(policy, memory)]
             times += [memory.read_at] if memory.identified and not memory.reading else []
         case Phase.SERVING | Phase.AILING:
-            times += _watch_times(memory)
+            times += [_gate_at(policy, memory)]
             times += [memory.read_at] if not memory.reading else []
             times += [memory.look_at] if not memory.looking else []
             times += [
@@ -221,8 +223,14 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
     return min(times, default=None)
 
 
-def _watch_times(memory: Memory) -> list[float]:
-    return [] if memory.trying or not memory.alive else [memory.try_at]
+def _blind_at(policy: Policy, memory: Memory) -> float:
+    """When a look before the launch is given up."""
+    return memory.look_at + policy.gpu_wait + OVERDUE
+
+
+def _gate_at(policy: Policy, memory: Memory) -> float:
+    """When the gate is tried next, or the attempt under way given up."""
+    return memory.asked_at + policy.probe_deadline + OVERDUE if memory.trying else memory.try_at
 
 
 def _hung_at(policy: Policy, memory: Memory) -> float:
@@ -268,8 +276,9 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             return _surveyed(policy, replace(memory, looking=False), event)
         case Launched() if phase is Phase.LOADING:
             return replace(memory, launched_at=event.at, progressed_at=event.at), ()
-        case LaunchFailed() if phase is Phase.LOADING:
-            return _settle(policy, replace(memory, alive=False, fault=event.fault), event.at)
+        case LaunchFailed() if memory.alive:
+            fault = memory.fault or event.fault
+            return _settle(policy, replace(memory, alive=False, fault=fault), event.at)
         case Progressed() if phase is Phase.LOADING:
             return _progressed(policy, memory, event)
         case GatePassed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
@@ -284,7 +293,7 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             )
             return changed, ()
         case ClockJumped() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
-            return _clock_jumped(memory, event)
+            return _clock_jumped(policy, memory, event)
         case FaultSeen() | Launched() | LaunchFailed() | Progressed() | GatePassed() | GateMissed():
             return memory, ()  # late: what it speaks of is already being ended
         case CountersRead() | Observed() | ClockJumped():
@@ -512,12 +521,14 @@ def _progressed(policy: Policy, memory: Memory, event: Progressed) -> tuple[Memo
     if memory.identified and event.sign in {Sign.LOG, Sign.CPU, Sign.IO}:
         return memory, ()
     memory = replace(memory, progressed_at=event.at, boot=event.boot or memory.boot)
-    left = memory.launched_at + policy.start_limit - event.at
-    return memory, (
-        ExtendTimeout(
-            min(policy.start_stall, max(left, 0.0)) + policy.grace + policy.settle + MARGIN
-        ),
-    )
+    return memory, (_patience(policy, memory, event.at),)
+
+
+def _patience(policy: Policy, memory: Memory, at: float) -> ExtendTimeout:
+    """How long the manager must wait for a start that got on at `at`."""
+    left = memory.launched_at + policy.start_limit - at
+    wait = min(policy.start_stall, max(left, 0.0))
+    return ExtendTimeout(wait + policy.grace + policy.settle + MARGIN)
 
 
 def _gate_passed(policy: Policy, memory: Memory, event: GatePassed) -> tuple[Memory, Actions]:
@@ -614,7 +625,7 @@ def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:
     return _ailing(memory, Reason.UNANSWERED, at, "")
 
 
-def _clock_jumped(memory: Memory, event: ClockJumped) -> tuple[Memory, Actions]:
+def _clock_jumped(policy: Policy, memory: Memory, event: ClockJumped) -> tuple[Memory, Actions]:
     """After a sleep nothing of before counts against the engine: ask at once, with patience."""
     at = event.at
     fresh = replace(
@@ -632,7 +643,8 @@ def _clock_jumped(memory: Memory, event: ClockJumped) -> tuple[Memory, Actions]:
         moved_at=at,
         finished_at=at,
     )
-    return fresh, (CancelGate(),) if memory.trying else ()
+    loading = memory.phase is Phase.LOADING
+    return fresh, (CancelGate(), *([_patience(policy, memory, at)] if loading else []))
 
 
 def _ailing(memory: Memory, reason: Reason, at: float, sentence: str) -> Memory:
@@ -693,10 +705,10 @@ def _due_holding(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Act
             progressed_at=at,
             try_at=at,
         )
-        return loading, (
-            ExtendTimeout(policy.start_stall + policy.grace + policy.settle + MARGIN),
-            Launch(),
-        )
+        return loading, (_patience(policy, loading, at), Launch())
+    if memory.looking and at >= _blind_at(policy, memory):
+        sentence = f"who holds GPU and port could not be seen for {at - memory.look_at:.0f} s"
+        return _settle(policy, replace(memory, fault=_fault(Cause.DRIVER, sentence)), at)
     if not memory.looking and at >= memory.look_at:
         return replace(memory, looking=True), (LookAround(),)
     return memory, ()
@@ -715,12 +727,23 @@ def _due_loading(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Act
     if at >= memory.progressed_at + policy.start_stall:
         sentence = f"no progress for {policy.start_stall:g} s while {doing}"
         return _stop(policy, memory, at, _fault(Cause.START_STALLED, sentence))
-    actions: Actions = ()
-    if not memory.trying and at >= memory.try_at:
-        memory, actions = replace(memory, trying=True, asked_at=at), (TryGate(),)
+    memory, actions = _due_gate(policy, memory, at)
     if memory.identified and not memory.reading and at >= memory.read_at:
         memory, actions = replace(memory, reading=True), (*actions, ReadCounters())
     return memory, actions
+
+
+def _due_gate(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    """Try the gate, or take an attempt that does not come back for one more without an answer."""
+    if at < _gate_at(policy, memory):
+        return memory, ()
+    if memory.trying:
+        sentence = f"no answer, and no end of the attempt, within {at - memory.asked_at:.0f} s"
+        missed, actions = _gate_missed(policy, memory, GateMissed(at, Miss.UNANSWERED, sentence))
+        return missed, (CancelGate(), *actions)
+    # Whether it is busy or hung while this waits is seen by what moves from now on.
+    trying = replace(memory, trying=True, asked_at=at, read_at=min(memory.read_at, at))
+    return trying, (TryGate(),)
 
 
 def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
@@ -730,11 +753,7 @@ def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Ac
     if any(at >= due for due in _unfinished_times(policy, memory)):
         sentence = f"counters move, but no completion has finished for {policy.unfinished:g} s"
         memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, sentence)
-    actions: Actions = ()
-    if not memory.trying and at >= memory.try_at:
-        # Whether it is busy or hung while this waits is seen by what moves from now on.
-        memory = replace(memory, trying=True, asked_at=at, read_at=min(memory.read_at, at))
-        actions = (TryGate(),)
+    memory, actions = _due_gate(policy, memory, at)
     if not memory.reading and at >= memory.read_at:
         memory, actions = replace(memory, reading=True), (*actions, ReadCounters())
     if not memory.looking and at >= memory.look_at:
@@ -775,8 +794,10 @@ def _due_settling(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Ac
             return _gone(policy, replace(memory, fault=fault))
         if memory.remains:
             fault = Fault(Cause.VRAM_ORPHAN, memory.remains, "reset the GPU or reboot the machine")
-            return _gone(policy, replace(memory, fault=memory.fault or fault))
-        return _gone(policy, memory)
+        else:
+            fault = _fault(Cause.DRIVER, "what is left of the engine could not be seen")
+        remains = fault.sentence
+        return _gone(policy, replace(memory, fault=memory.fault or fault, remains=remains))
     if not memory.looking and at >= memory.look_at:
         return replace(memory, looking=True), (LookAround(),)
     return memory, ()

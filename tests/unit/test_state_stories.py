@@ -24,6 +24,7 @@ from servicekit.watchdog.values import (
     GatePassed,
     GpuView,
     Launched,
+    LaunchFailed,
     LookAround,
     Memory,
     Miss,
@@ -438,3 +439,47 @@ def test_late_events_change_nothing() -> None:
     gone = run.memory
     run.replay(GatePassed(22, FULL), FaultSeen(23, Fault(Cause.GPU_LOST, "Xid 79")), TimePassed(24))
     assert run.memory == gone
+
+
+def test_a_stop_in_the_moment_of_a_launch_that_fails_is_a_stop() -> None:
+    """What never ran is not waited for, nor called unkillable."""
+    run = Run()
+    run.replay(Surveyed(1, CLEAN, 0), StopRequested(1, Cause.STOP_REQUESTED, "stopped by systemd"))
+    run.replay(
+        LaunchFailed(1, Fault(Cause.EXECUTABLE_MISSING, "no such file")), Surveyed(1.1, CLEAN, 1)
+    )
+    assert run.code is ExitCode.OK
+
+
+def test_an_attempt_that_does_not_come_back_is_unanswered() -> None:
+    """Being asked for ever is no better than being silent: it is tried again, and then hung."""
+    run = ready(replace(POLICY, stall=30))
+    run.pass_time(60.2)
+    assert run.said == ["ready ReportReady", "- TryGate", "degraded CancelGate", "- TryGate"]
+    run.pass_time(71)
+    assert run.memory.fault is not None
+    assert run.memory.fault.cause is Cause.HUNG
+
+
+def test_a_look_that_does_not_come_back_keeps_nobody_waiting_for_ever() -> None:
+    """Where nobody can tell who holds the GPU, the run ends with 69 and says so."""
+    run = Run()
+    run.pass_time(200)
+    assert run.code is ExitCode.UNAVAILABLE
+    assert view(run.memory).why == "who holds GPU and port could not be seen for 70 s"
+
+
+def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
+    """The end of a run that no look could prove says that."""
+    run = ready()
+    run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited with 1")))
+    run.pass_time(51)
+    assert run.code is ExitCode.TEMPFAIL
+    assert run.memory.remains == "what is left of the engine could not be seen"
+
+
+def test_the_manager_is_asked_for_patience_after_a_pause() -> None:
+    """A start that is given more time after a sleep has it from the manager, too."""
+    run = loading()
+    _, actions = step(POLICY, run.memory, ClockJumped(99, 3600))
+    assert ExtendTimeout(100 + 20 + 30 + 30) in actions

@@ -1,0 +1,510 @@
+"""A world plays against `servicekit.watchdog.state`, and what must always hold is looked at.
+
+In this world an engine may die, leave children behind, be deaf to SIGTERM or held in the kernel;
+looks, attempts at the gate and readings of counters are answered late or never; anybody may ask for
+a stop at any time. Time passes only to where `wake_at` asks for it, or to less.
+
+Bugs that were put into a copy of `state.py` on purpose, and what caught each:
+
+- hold-off not waited for (`at >= memory.hold_until` left out): `launch`, "before the hold-off";
+- a stop in `holding` forgotten (`_settle` left out of `_stop`): `launch`, "after a stop";
+- the engine's end leaves the phase as it was: `a_dead_engine_is_never_ready`;
+- `alive` not reset by the engine's end: `order`, "to an engine whose end is known";
+- the second half of the grace period never over: `an_end_is_bounded`;
+- `try_at` not moved by a miss: `pass_time`, "woken without end";
+- `looking` never reset by a survey: `it_waits_for_something` in `holding`;
+- a fault without its sentence: `nothing_is_published_without_a_reason`;
+- READY=1 again after each recovery: `order`, "twice";
+- a late look taken for a proof while settling: `it_is_gone_only_when_nothing_is_left`;
+- `hung` without looking whether counters moved: `only_what_stands_still_is_hung`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from typing_extensions import override
+
+from servicekit.diagnosis.causes import Cause, Retry
+from servicekit.engines.base import Contexts, Counters
+from servicekit.errors import ExitCode
+from servicekit.profile import Reason
+from servicekit.watchdog.state import step, view, wake_at
+from servicekit.watchdog.values import (
+    Action,
+    CancelGate,
+    ClockJumped,
+    CountersRead,
+    EngineExited,
+    Event,
+    Exit,
+    ExtendTimeout,
+    Fault,
+    FaultSeen,
+    GateMissed,
+    GatePassed,
+    GpuView,
+    Kill,
+    Launch,
+    Launched,
+    LaunchFailed,
+    LookAround,
+    Memory,
+    Miss,
+    Observed,
+    Phase,
+    Policy,
+    Process,
+    Progressed,
+    Published,
+    ReadCounters,
+    ReportReady,
+    Sign,
+    Started,
+    StopRequested,
+    Survey,
+    Surveyed,
+    Sweep,
+    Terminate,
+    TimePassed,
+    TryGate,
+)
+
+ENDING: Final = {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}
+UP: Final = {Phase.SERVING, Phase.AILING}
+ORDER: Final = list(Phase)
+TICKS: Final = 5_000
+"""Wakings within which a run that nobody answers must be over."""
+ROUNDING: Final = 1e-6
+"""Seconds by which sums of floating-point times may differ."""
+
+# Whole numbers, so that a counterexample can be read.
+SECONDS = st.integers(1, 60).map(float)
+POLICIES = st.builds(
+    Policy,
+    start_stall=SECONDS,
+    start_limit=st.integers(60, 200).map(float),
+    gpu_wait=SECONDS,
+    probe_deadline=SECONDS,
+    interval=SECONDS,
+    stall=SECONDS,
+    unfinished=SECONDS,
+    survey=SECONDS,
+    ail_limit=SECONDS,
+    grace=SECONDS,
+    kill=SECONDS,
+    settle=SECONDS,
+    restart_on=st.frozensets(st.sampled_from(Reason), max_size=3),
+    stranger_allowance=st.just(1024),
+    uses_gpu=st.booleans(),
+    on_wsl=st.booleans(),
+)
+CAUSES = st.sampled_from(Cause)
+FAULTS = st.builds(Fault, CAUSES, st.just("a fault"), st.just("a remedy"))
+TOKENS = st.sampled_from([None, 512, 2048])
+LEFT = Process(501, started=1, user="servicekit", command="worker")
+STRANGER = Process(502, started=1, user="alice", command="train.py")
+
+
+SURVEYS = st.just(Survey(gpu=GpuView.PRESENT)) | st.builds(
+    Survey,
+    strangers=st.sampled_from([(), (replace(STRANGER, mib=100),), (replace(STRANGER, mib=9000),)]),
+    port_holder=st.sampled_from([None, STRANGER]),
+    rival=st.sampled_from(["", "balanced"]),
+    gpu=st.sampled_from(GpuView),
+    gpu_note=st.just("the driver does not answer"),
+    ownerless_mib=st.sampled_from([0, 1024, 9000]),
+)
+"""Mostly nothing in the way."""
+
+
+class World(RuleBasedStateMachine):
+    """One run, and the world around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.policy: Policy
+        self.memory = Memory()
+        self.now = 100.0
+        self.began = False
+        # What the world really is.
+        self.engine: str = "none"
+        """none, launching, up, dead."""
+        self.end_known = False
+        self.held_in_kernel = False
+        self.left: tuple[Process, ...] = ()
+        self.progress = 0.0
+        self.moved_at = 0.0
+        # What was ordered and is not answered yet.
+        self.look_asked: float | None = None
+        self.trying = False
+        self.reading = False
+        # What has happened.
+        self.launches = 0
+        self.stop_asked = False
+        self.reported_ready = False
+        self.code: ExitCode | None = None
+        self.proven_clean = False
+        self.ending_since: float | None = None
+        self.patience = 0.0
+        self.events = 0
+        self.peace = 0
+        """Events before the first disaster: most worlds would end before they are interesting."""
+
+    # The machine under test.
+
+    def take(self, event: Event) -> None:
+        """Feed one event, and perform what is ordered."""
+        self.events += 1
+        before, self.now = self.memory, event.at
+        self.memory, actions = step(self.policy, before, event)
+        if self.memory.phase in {*ENDING, Phase.GONE} and self.ending_since is None:
+            self.ending_since = self.now
+        for action in actions:
+            self.order(action)
+        if self.began:
+            self.forward_only(before.phase)
+
+    def forward_only(self, before: Phase) -> None:
+        """Phases follow each other, but for serving and ailing."""
+        now = self.memory.phase
+        assert ORDER.index(now) >= ORDER.index(before) or {before, now} == UP
+
+    def order(self, action: Action) -> None:
+        """Perform an order as the loop would, or fail where it must never have been given."""
+        match action:
+            case Launch():
+                assert self.launches == 0, "a second engine"
+                assert not self.stop_asked, "a launch after a stop"
+                assert self.now >= self.memory.hold_until, "a launch before the hold-off is over"
+                self.launches, self.engine = 1, "launching"
+            case Terminate() | Kill():
+                assert self.launches == 1, "an order to no engine"
+                assert not self.end_known, "an order to an engine whose end is known"
+                if isinstance(action, Kill) and not self.held_in_kernel and self.engine == "up":
+                    self.engine = "dead"
+            case Sweep(processes):
+                assert {process.pid for process in processes} == {LEFT.pid}, "a stranger was swept"
+                self.left = tuple(process for process in self.left if process.stuck)
+            case TryGate():
+                assert not self.trying, "two attempts at once"
+                assert not self.end_known, "an attempt at an engine whose end is known"
+                self.trying = True
+            case CancelGate():
+                self.trying = False
+            case ReadCounters():
+                assert not self.end_known, "a reading of an engine whose end is known"
+                self.reading = True
+            case LookAround():
+                assert self.look_asked is None, "two looks at once"
+                self.look_asked = self.now
+            case ReportReady():
+                assert not self.reported_ready, "READY=1 twice"
+                self.reported_ready = True
+            case ExtendTimeout(seconds):
+                self.patience = self.now + seconds
+            case Exit(code):
+                assert self.code is None, "two exits"
+                self.code = code
+
+    def due(self) -> float:
+        """When the state machine wants to be woken; it must not be in the past for long."""
+        due = wake_at(self.policy, self.memory)
+        assert due is not None
+        return max(due, self.now)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the run is not over."""
+        return self.began and self.code is None
+
+    @property
+    def at_risk(self) -> bool:
+        """Whether the time of disasters has come."""
+        return self.runs and self.events >= self.peace
+
+    # What the world does.
+
+    @initialize(
+        policy=POLICIES,
+        hold=st.integers(0, 60),
+        last_cause=st.none() | CAUSES,
+        faults_left=st.integers(1, 5),
+        held_in_kernel=st.booleans(),
+        left=st.booleans(),
+        far=st.sampled_from([Phase.HOLDING, Phase.LOADING, Phase.SERVING, Phase.SERVING]),
+        peace=st.integers(0, 60),
+    )
+    def begin(
+        self,
+        *,
+        policy: Policy,
+        hold: int,
+        last_cause: Cause | None,
+        faults_left: int,
+        held_in_kernel: bool,
+        left: bool,
+        far: Phase,
+        peace: int,
+    ) -> None:
+        """Begin a run, perhaps with something left over from the one before; it may get `far`."""
+        self.policy, self.held_in_kernel = policy, held_in_kernel
+        self.left = (LEFT,) if left else ()
+        self.take(Started(self.now, self.now + hold, last_cause, faults_left, "5 faults in 60 min"))
+        self.began, self.peace = True, peace
+        while ORDER.index(self.memory.phase) < ORDER.index(far):
+            if self.engine == "launching":
+                self.answer_launch(None)
+            elif self.look_asked is not None:
+                self.answer_look(Survey(gpu=GpuView.PRESENT), stuck=False)
+            elif self.trying:
+                self.pass_gate(2048, 2048, 2048)
+            else:
+                self.pass_time()
+
+    @precondition(lambda self: self.runs)
+    @rule()
+    def pass_time(self) -> None:
+        """Let time pass to the next waking: it must not be for nothing."""
+        due, before, now = self.due(), self.memory, self.now
+        self.take(TimePassed(due))
+        assert self.memory != before, "woken for nothing"
+        # A launch and a first try fall together; more than that would keep a core busy.
+        for _ in range(3):
+            if not self.runs or self.due() > max(due, now):
+                return
+            self.take(TimePassed(self.due()))
+        pytest.fail(f"woken without end at {due}")
+
+    @precondition(lambda self: self.runs)
+    @rule(seconds=st.integers(1, 20))
+    def wait(self, seconds: int) -> None:
+        """Let less time pass: something else is about to happen."""
+        self.now = min(self.now + seconds, self.due())
+
+    @precondition(lambda self: self.runs and self.look_asked is not None)
+    @rule(survey=SURVEYS, stuck=st.booleans())
+    def answer_look(self, survey: Survey, *, stuck: bool) -> None:
+        """Tell what is there, leftovers as they really are."""
+        asked, self.look_asked = self.look_asked, None
+        assert asked is not None
+        stuck = stuck and self.held_in_kernel
+        self.left = tuple(replace(process, stuck=stuck) for process in self.left)
+        survey = replace(survey, leftovers=self.left)
+        clean = not self.left and survey.ownerless_mib <= self.policy.stranger_allowance
+        self.proven_clean = clean and asked >= self.memory.since
+        self.take(Surveyed(self.now, survey, asked))
+
+    @precondition(lambda self: self.runs and self.engine == "launching")
+    @rule(fault=st.none() | FAULTS)
+    def answer_launch(self, fault: Fault | None) -> None:
+        """The engine's process is there, or cannot be."""
+        if fault is None:
+            self.engine = "up"
+            self.take(Launched(self.now, 4711))
+        else:
+            self.engine, self.end_known = "dead", True
+            self.take(LaunchFailed(self.now, fault))
+
+    @precondition(lambda self: self.runs and self.trying and self.engine == "up")
+    @rule(requested=TOKENS, declared=TOKENS, physical=TOKENS)
+    def pass_gate(self, requested: int | None, declared: int | None, physical: int | None) -> None:
+        """The engine answers."""
+        self.trying, self.moved_at = False, self.now
+        self.progress += 1
+        self.take(GatePassed(self.now, Contexts(requested, declared, physical)))
+
+    @precondition(lambda self: self.runs and self.trying)
+    @rule(
+        miss=st.sampled_from(Miss) | st.sampled_from([Miss.UNANSWERED, Miss.REFUSED, Miss.ERROR]),
+        identified=st.booleans(),
+    )
+    def miss_gate(self, miss: Miss, *, identified: bool) -> None:
+        """The attempt comes to nothing."""
+        self.trying = False
+        self.take(GateMissed(self.now, miss, "it did not answer", identified))
+
+    @precondition(lambda self: self.runs and self.reading)
+    @rule(moved=st.booleans(), finished=st.booleans(), readable=st.booleans())
+    def answer_counters(self, *, moved: bool, finished: bool, readable: bool) -> None:
+        """The engine's counters, which move while it works."""
+        self.reading = False
+        if not readable:
+            self.take(CountersRead(self.now, None))
+            return
+        if moved:
+            self.progress, self.moved_at = self.progress + 1, self.now
+        count = self.progress if finished else 0.0
+        self.take(CountersRead(self.now, Counters(progress=(self.progress,), finished=count)))
+
+    @precondition(lambda self: self.at_risk and self.engine == "up")
+    @rule(leaves=st.booleans())
+    def die(self, *, leaves: bool) -> None:
+        """The engine dies, perhaps leaving a child; nobody has noticed yet."""
+        self.engine = "dead"
+        self.left = (*self.left, LEFT) if leaves and not self.left else self.left
+
+    @precondition(lambda self: self.runs and self.engine == "dead" and not self.end_known)
+    @rule(fault=FAULTS)
+    def notice_end(self, fault: Fault) -> None:
+        """The engine's end is seen."""
+        self.end_known = True
+        self.take(EngineExited(self.now, fault))
+
+    @precondition(lambda self: self.runs and self.engine == "up")
+    @rule(sign=st.sampled_from(Sign))
+    def progress_made(self, sign: Sign) -> None:
+        """A sign of life of a start."""
+        self.take(Progressed(self.now, sign, "loading weights" if sign is Sign.PHASE else ""))
+
+    @precondition(lambda self: self.runs and self.engine == "up")
+    @rule(reason=st.sampled_from(Reason), present=st.booleans())
+    def observe(self, reason: Reason, *, present: bool) -> None:
+        """Silent badness, or its end."""
+        self.take(Observed(self.now, reason, present, "it is slow" if present else ""))
+
+    @precondition(lambda self: self.at_risk)
+    @rule(fault=FAULTS)
+    def see_fault(self, fault: Fault) -> None:
+        """Something outside ends the run."""
+        self.take(FaultSeen(self.now, fault))
+
+    @precondition(lambda self: self.at_risk)
+    @rule()
+    def ask_to_stop(self) -> None:
+        """Somebody asks for a stop, once or again."""
+        self.stop_asked = True
+        self.take(StopRequested(self.now, Cause.STOP_REQUESTED, "asked by systemd"))
+
+    @precondition(lambda self: self.at_risk)
+    @rule()
+    def jump(self) -> None:
+        """The machine slept."""
+        self.take(ClockJumped(self.now, 3600))
+
+    @precondition(lambda self: self.code is not None)
+    @rule(
+        event=st.sampled_from(
+            [
+                StopRequested(0, Cause.STOP_REQUESTED, "asked by systemd"),
+                EngineExited(0, Fault(Cause.ENGINE_EXIT, "exited")),
+                GatePassed(0, Contexts()),
+                TimePassed(0),
+            ]
+        )
+    )
+    def come_late(self, event: Event) -> None:
+        """Something arrives when the run is over: it changes nothing."""
+        before = self.memory
+        self.take(replace(event, at=self.now))
+        assert self.memory == before
+
+    # What must always hold.
+
+    @invariant()
+    def it_waits_for_something(self) -> None:
+        """There is a time to wake up at in every phase but the last."""
+        if self.began:
+            assert (wake_at(self.policy, self.memory) is None) == (self.memory.phase is Phase.GONE)
+
+    @invariant()
+    def a_dead_engine_is_never_ready(self) -> None:
+        """Ready and degraded-but-serving imply READY=1, and an engine whose end nobody has seen."""
+        published = view(self.memory).state
+        if published is Published.READY or self.memory.phase in UP:
+            assert self.reported_ready
+            assert self.launches == 1
+            assert not self.end_known
+
+    @invariant()
+    def nothing_is_published_without_a_reason(self) -> None:
+        """Every state has words, and one that is not as it should be has a cause or a reason."""
+        seen = view(self.memory)
+        assert seen.why.strip(": ;")
+        if seen.state is Published.FAILED:
+            assert seen.cause is not None
+        if seen.state is Published.DEGRADED:
+            assert seen.cause is not None or seen.reasons
+
+    @invariant()
+    def an_end_is_bounded(self) -> None:
+        """From a stop or a fault on, a run is over within grace, kill and settle."""
+        if self.ending_since is not None and self.runs:
+            policy = self.policy
+            bound = policy.grace + policy.kill + policy.settle
+            assert self.now <= self.ending_since + bound + ROUNDING
+
+    @invariant()
+    def the_manager_is_patient_for_long_enough(self) -> None:
+        """While it starts or ends, our own deadlines come before the manager's."""
+        if self.runs and self.memory.phase not in UP:
+            assert self.now < self.patience
+
+    @invariant()
+    def a_request_to_stop_is_obeyed(self) -> None:
+        """After a stop the run only ends; 0 unless the engine cannot be killed."""
+        if self.stop_asked:
+            assert self.memory.phase in {*ENDING, Phase.GONE}
+        if self.stop_asked and self.code is not None:
+            fault = self.memory.fault
+            unkillable = fault is not None and fault.cause is Cause.UNKILLABLE
+            assert self.code is ExitCode.OK or unkillable
+
+    @invariant()
+    def it_is_gone_only_when_nothing_is_left(self) -> None:
+        """A run is over by a look that finds nothing, or else it says what is left."""
+        if self.code is not None and not self.proven_clean:
+            fault = self.memory.fault
+            assert self.memory.remains or (fault and fault.cause is Cause.UNKILLABLE)
+
+    @invariant()
+    def only_what_stands_still_is_hung(self) -> None:
+        """An engine whose counters move is busy, whatever its answers do."""
+        fault = self.memory.fault
+        if fault and fault.sentence.startswith("no completion") and self.ending_since is not None:
+            assert self.ending_since >= self.memory.moved_at + self.policy.stall - ROUNDING
+
+    @invariant()
+    def it_asks_for_a_restart_only_where_one_may_help(self) -> None:
+        """75 needs a budget, a cause that a new run may mend, and not the same one-time fault."""
+        if self.code is ExitCode.TEMPFAIL:
+            cause = view(self.memory).cause
+            assert cause is not None
+            assert self.memory.faults_left > 1
+            assert cause.retry in {Retry.ALWAYS, Retry.ONCE}
+            assert cause.retry is Retry.ALWAYS or cause is not self.memory.last_cause
+
+    @override
+    def teardown(self) -> None:
+        """Whatever has happened: a world that falls silent still sees the end of the run."""
+        if not self.began:
+            return
+        for _ in range(TICKS):
+            if not self.runs:
+                break
+            self.take(TimePassed(self.due()))
+            self.an_end_is_bounded()
+            self.the_manager_is_patient_for_long_enough()
+        assert self.code is not None, "a run that nobody answers goes on for ever"
+        self.nothing_is_published_without_a_reason()
+        self.it_is_gone_only_when_nothing_is_left()
+
+
+@pytest.mark.timeout(300)
+def test_whatever_the_world_does() -> None:
+    """No sequence of happenings breaks what must always hold of a run."""
+    run_state_machine_as_test(
+        World, settings=settings(max_examples=300, stateful_step_count=60, deadline=None)
+    )
