@@ -292,11 +292,18 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
                 memory, event.reason, event.at, event.sentence if event.present else ""
             )
             return changed, ()
-        case ClockJumped() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+        case ClockJumped() if phase is Phase.HOLDING:
+            # Neither a look nor what is in the way has had the time that passed.
+            return replace(memory, look_at=event.at, blocked_since=event.at), (
+                _hold_patience(policy, memory, event.at),
+            )
+        case ClockJumped() if ending:
+            return replace(memory, since=event.at), (_end_patience(policy, policy.grace),)
+        case ClockJumped():
             return _clock_jumped(policy, memory, event)
         case FaultSeen() | Launched() | LaunchFailed() | Progressed() | GatePassed() | GateMissed():
             return memory, ()  # late: what it speaks of is already being ended
-        case CountersRead() | Observed() | ClockJumped():
+        case CountersRead() | Observed():
             return memory, ()
         case _:
             assert_never(event)
@@ -312,9 +319,16 @@ def _begin(policy: Policy, memory: Memory, event: Started) -> tuple[Memory, Acti
         budget=event.budget,
         look_at=event.at,
     )
-    return begun, (
-        ExtendTimeout(event.hold_until - event.at + policy.gpu_wait + policy.settle + MARGIN),
-    )
+    return begun, (_hold_patience(policy, begun, event.at),)
+
+
+def _hold_patience(policy: Policy, memory: Memory, at: float) -> ExtendTimeout:
+    hold = max(memory.hold_until - at, 0.0)
+    return ExtendTimeout(hold + policy.gpu_wait + OVERDUE + policy.settle + MARGIN)
+
+
+def _end_patience(policy: Policy, grace: float) -> ExtendTimeout:
+    return ExtendTimeout(grace + policy.kill + policy.settle + MARGIN)
 
 
 def _stop_requested(policy: Policy, memory: Memory, event: StopRequested) -> tuple[Memory, Actions]:
@@ -323,7 +337,7 @@ def _stop_requested(policy: Policy, memory: Memory, event: StopRequested) -> tup
         return memory, ()
     memory = replace(memory, stop=request)
     if memory.phase in {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}:
-        return memory, (ExtendTimeout(policy.grace + policy.kill + policy.settle + MARGIN),)
+        return memory, (_end_patience(policy, policy.grace),)
     return _stop(policy, memory, event.at, None)
 
 
@@ -343,8 +357,7 @@ def _stop(policy: Policy, memory: Memory, at: float, fault: Fault | None) -> tup
         reading=False,
         ails=(),
     )
-    wait = ExtendTimeout(grace + policy.kill + policy.settle + MARGIN)
-    return stopping, (CancelGate(), wait, Terminate())
+    return stopping, (CancelGate(), _end_patience(policy, grace), Terminate())
 
 
 def _settle(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
@@ -570,6 +583,7 @@ def _gate_missed(policy: Policy, memory: Memory, event: GateMissed) -> tuple[Mem
         memory,
         trying=False,
         miss=miss,
+        missed=event.sentence,
         misses=memory.misses + 1 if same else 1,
         miss_since=memory.miss_since if same else at,
         identified=memory.identified or event.identified,
@@ -715,18 +729,16 @@ def _due_holding(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Act
 
 
 def _due_loading(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
-    doing = memory.boot or "launched"
+    doing = (memory.boot or "launched") + (f": {memory.missed}" if memory.missed else "")
     if at >= memory.launched_at + policy.start_limit:
         sentence = f"not ready {policy.start_limit:g} s after the launch, while {doing}"
-        return _stop(
-            policy,
-            memory,
-            at,
-            Fault(Cause.START_LIMIT, sentence, "raise start.limit if it needs longer"),
-        )
+        fault = Fault(Cause.START_LIMIT, sentence, "raise start.limit if it needs longer")
+        return _stop(policy, memory, at, fault)
     if at >= memory.progressed_at + policy.start_stall:
         sentence = f"no progress for {policy.start_stall:g} s while {doing}"
-        return _stop(policy, memory, at, _fault(Cause.START_STALLED, sentence))
+        # What keeps the gate shut says more than that it is shut.
+        cause = BELIEVED.get(memory.miss) if memory.miss else None
+        return _stop(policy, memory, at, _fault(cause or Cause.START_STALLED, sentence))
     memory, actions = _due_gate(policy, memory, at)
     if memory.identified and not memory.reading and at >= memory.read_at:
         memory, actions = replace(memory, reading=True), (*actions, ReadCounters())

@@ -466,6 +466,8 @@ class Memory:
     misses: int = 0
     """Misses of the same kind in a row."""
     miss: Miss | None = None
+    missed: str = ""
+    """The last miss, in words."""
     miss_since: float = 0.0
     asked_at: float = 0.0
     """When the attempt under way was sent."""

@@ -313,6 +313,23 @@ def test_a_start_without_progress_is_given_up() -> None:
     assert run.memory.fault.cause is Cause.START_STALLED
 
 
+def test_a_start_that_is_given_up_says_what_kept_the_gate_shut() -> None:
+    """A reason that waiting does not mend is the cause, however short `start.stall` is."""
+    run = loading(replace(POLICY, start_stall=4))
+    run.replay(GateMissed(2, Miss.UNANSWERED, "no answer to /v1/models within 10 s"))
+    run.pass_time(6)
+    assert run.memory.fault == Fault(
+        Cause.START_STALLED,
+        "no progress for 4 s while launched: no answer to /v1/models within 10 s",
+        Cause.START_STALLED.remedies[0],
+    )
+    run = loading(replace(POLICY, start_stall=4))
+    run.replay(GateMissed(2, Miss.WRONG_MODEL, 'serves "a", not "b"'))
+    run.pass_time(6)
+    assert run.memory.fault is not None
+    assert run.memory.fault.cause is Cause.WRONG_MODEL
+
+
 def test_a_start_has_an_overall_limit() -> None:
     """Progress for ever does not extend a start for ever."""
     run = loading()
@@ -476,6 +493,24 @@ def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
     run.pass_time(51)
     assert run.code is ExitCode.TEMPFAIL
     assert run.memory.remains == "what is left of the engine could not be seen"
+
+
+def test_a_pause_does_not_make_an_engine_unkillable() -> None:
+    """What stood still with the machine, our own bounds on an end included, is not held against it.
+
+    Likewise a look around that has not come back yet.
+    """
+    run = ready()
+    run.replay(StopRequested(20, Cause.STOP_REQUESTED, "stopped by systemd"))
+    run.pass_time(41)
+    assert run.memory.phase == "killing"
+    run.replay(ClockJumped(49.9, 3600), EngineExited(55, Fault(Cause.ENGINE_SIGNAL, "killed")))
+    run.replay(Surveyed(55.1, CLEAN, 55))
+    assert run.code is ExitCode.OK
+    holding = Run()
+    holding.replay(ClockJumped(69, 60))
+    holding.pass_time(75)
+    assert holding.code is None
 
 
 def test_the_manager_is_asked_for_patience_after_a_pause() -> None:
