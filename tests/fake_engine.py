@@ -6,7 +6,8 @@ It needs nothing but the standard library and takes the command line of the engi
 not know are ignored, so it can be a profile's `executable`. What it shall play comes as one JSON
 object: the value of `--script`, or of the environment variable `FAKE_ENGINE`; either may be
 `@FILE`. While it runs, `POST /_fault` with such an object changes it, and so does SIGUSR1, which
-reads the `@FILE` again (the only way in while it loads, or is frozen); both merge into what is there.
+reads the `@FILE` again, or only `told` in it, which means nothing at start (the only way in while it
+loads, or from afar); both merge into what is there.
 `GET /_fault` tells `{"pid", "ready_at", "workers", "orphans", "asked", "personality"}`; `ready_at` is
 wall-clock time, `asked` counts completions by the asker's program: `begun`, `open`, `most` open at once.
 
@@ -268,7 +269,9 @@ class Engine:
         self._due: list[tuple[float, str, Any]] = []
         self._changed = threading.Event()
         self.adopt({"dialect": self._dialect(argv)} | found)
-        self._deferred = self.adopt(self._read_script())
+        script = self._read_script()
+        script.pop("told", None)
+        self._deferred = self.adopt(script)
 
     @staticmethod
     def _options(argv: list[str]) -> dict[str, Any]:
@@ -393,7 +396,8 @@ class Engine:
     def _tick(self) -> None:
         if self._changed.is_set():
             self._changed.clear()
-            self.change(self._read_script())
+            script = self._read_script()
+            self.change(script.get("told", script))
         now = time.monotonic()
         for entry in [entry for entry in self._due if entry[0] <= now]:
             self._due.remove(entry)
