@@ -35,13 +35,9 @@ class Retry(StrEnum):
     @property
     def exit_code(self) -> ExitCode:
         """Exit code of a run that ended so (`ONCE`: of the first one)."""
-        match self:
-            case Retry.ALWAYS | Retry.ONCE:
-                return ExitCode.TEMPFAIL
-            case Retry.NEVER_CONFIG:
-                return ExitCode.CONFIG
-            case Retry.NEVER_HOST:
-                return ExitCode.UNAVAILABLE
+        if self is Retry.NEVER_CONFIG:
+            return ExitCode.CONFIG
+        return ExitCode.UNAVAILABLE if self is Retry.NEVER_HOST else ExitCode.TEMPFAIL
 
 
 class Group(StrEnum):

@@ -405,7 +405,8 @@ class LogReader:
             unfinished.known = {**unfinished.known, **fresh}
             if isinstance(unfinished.source, Mark):
                 self._note_facts(unfinished.source, fresh, line)
-            elif finding := self._findings.get(unfinished.source.id):
+            else:
+                finding = self._findings[unfinished.source.id]
                 self._findings[unfinished.source.id] = replace(
                     finding, captures=unfinished.known, lines=(*finding.lines, shown(line.text))
                 )

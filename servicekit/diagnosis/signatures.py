@@ -73,7 +73,7 @@ COMMON_ANCHORS: Final = ("rror", "ailed", "imeout", "raceback")
 # functions and modules that report.
 _HEAD: Final = (
     r"(?:(?:"
-    r"[\w.]*(?:Error|Exception|Warning|Exit|IsEnabled)"
+    r"[\w.]*(?:Error|Exception|Warning|Exit|OfflineMode)\w*"
     r"|Internal server error|Capture cuda graph failed|Scheduler hit an exception"
     r"|error loading model(?: architecture| hyperparameters| vocabulary)?"
     r"|failed to initialize the context|\[enforce fail at [^\]]*\][^.:]*"
