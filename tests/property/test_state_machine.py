@@ -391,8 +391,10 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.at_risk)
     @rule()
     def jump(self) -> None:
-        """The machine slept."""
+        """The machine slept: the time is nobody's, and what is bounded has its time anew."""
         self.take(ClockJumped(self.now, 3600))
+        if self.ending_since is not None:
+            self.ending_since = self.now
 
     @precondition(lambda self: self.code is not None)
     @rule(
