@@ -59,6 +59,10 @@ class Device:
     total: int | None
     processes: Mapping[int, int | None]
     """MiB by pid, as the driver numbers processes; `None` where it does not tell (WSL)."""
+    capability: str | None = None
+    """Compute capability, such as "12.0"."""
+    persistence: bool | None = None
+    """Whether the driver keeps it set up while nobody uses it; `None` where it has no such mode."""
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
@@ -76,10 +80,15 @@ class Look:
     """Why it is not `PRESENT`, in one sentence."""
     devices: tuple[Device, ...] = ()
     driver: str = ""
+    cuda: str = ""
+    """The newest CUDA that the driver can serve, such as "13.0"; "" where it does not tell."""
 
 
 class Gpus:
-    """Asks the driver about some GPUs, by index or UUID, from within one event loop."""
+    """Asks the driver about some GPUs, by index or UUID, from within one event loop.
+
+    Without names it asks about every GPU there is.
+    """
 
     def __init__(
         self,
@@ -152,7 +161,12 @@ def _understood(reply: Mapping[str, Any]) -> Look:
         view = GpuView.LOST if reply.get("lost") else GpuView.ABSENT
         return Look(view, str(reply["error"]))
     devices = tuple(map(Device.parse, reply["devices"]))
-    return Look(GpuView.PRESENT, devices=devices, driver=str(reply["driver"]))
+    return Look(
+        GpuView.PRESENT,
+        devices=devices,
+        driver=str(reply["driver"]),
+        cuda=str(reply.get("cuda", "")),
+    )
 
 
 class XidWatch:
@@ -428,15 +442,21 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-_DEVICE: Final = re.compile(r"/dev/(?:nvidia-uvm|dxg)\Z")
-
-
-def holds_gpu(pid: int) -> bool:
+def holds_gpu(process: Stat, memory: proc.Memory) -> bool:
     """Tell whether a process has a GPU's memory open, even one whose leader is a zombie.
 
-    Who only watches a GPU has opened its control device, or its own, but not its memory.
+    Who only watches a GPU opens the same devices, but the unified-memory device is mapped by none
+    but a CUDA context. On WSL there is one device for everything, and who has it open may hold.
     """
-    return any(_DEVICE.match(link) for link in proc.links(pid))
+    links = set(proc.links(process.pid))
+    if "/dev/dxg" in links:
+        return True
+    if "/dev/nvidia-uvm" not in links:
+        return False
+    paths = [f"/proc/{process.pid}/maps"]
+    if process.state == "Z":
+        paths = [f"/proc/{process.pid}/task/{tid}/maps" for tid in proc.threads(process.pid)]
+    return any(b"/dev/nvidia-uvm" in maps for maps in memory.read(paths).values())
 
 
 def sees_whole_host() -> bool:

@@ -132,8 +132,7 @@ class Surveyor:
                 break
         return tuple(named), ownerless
 
-    @staticmethod
-    def _suspects(known: set[int], living: Mapping[int, Stat]) -> list[Stat]:
+    def _suspects(self, known: set[int], living: Mapping[int, Stat]) -> list[Stat]:
         """Find who has a GPU's memory open and is not in the driver's list.
 
         Where we see the whole host the driver lists everybody but a zombie whose threads live on;
@@ -148,7 +147,7 @@ class Surveyor:
             if pid not in known
             and stat.session != session
             and (stat.state == "Z" or not whole)
-            and holds_gpu(pid)
+            and holds_gpu(stat, self._census.memory)
         ]
 
     async def gpu_faults(self) -> AsyncIterator[Fault]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines.driver import CARD
 from machines.waiting import wait_until
+from typing_extensions import override
 
 from servicekit import gpu, proc
 from servicekit.diagnosis.causes import Cause
@@ -36,7 +37,7 @@ from servicekit.proc import Stat
 from servicekit.watchdog.values import GpuView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from machines.driver import Driver
     from machines.dstate import Stuck
@@ -548,14 +549,31 @@ def test_no_memory_is_counted_twice(
     assert held.baseline["GPU-1"] <= BASE["GPU-1"]
 
 
-def test_who_only_watches_a_gpu_does_not_hold_it(tmp_path: Path) -> None:
-    """A process is a suspect when it has a GPU's memory open, not when it looks at a GPU."""
-    assert not gpu.holds_gpu(os.getpid())
-    assert not gpu._DEVICE.match("/dev/nvidiactl")
-    assert not gpu._DEVICE.match("/dev/nvidia0")
-    assert gpu._DEVICE.match("/dev/nvidia-uvm")
-    assert gpu._DEVICE.match("/dev/dxg")
-    del tmp_path
+@pytest.mark.parametrize(
+    ("links", "maps", "state", "holds"),
+    [
+        (["/dev/null"], "", "S", "no"),
+        (["/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"], "/dev/nvidiactl", "S", "no"),
+        (["/dev/nvidia-uvm"], "rw-s 00000000 00:06 142 /dev/nvidia-uvm", "S", "yes"),
+        (["/dev/nvidia-uvm"], "rw-s 00000000 00:06 142 /dev/nvidia-uvm", "Z", "yes"),
+        (["/dev/dxg"], "", "S", "yes"),
+    ],
+)
+def test_who_only_watches_a_gpu_does_not_hold_it(
+    links: list[str], maps: str, state: str, holds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process is a suspect when it has mapped a GPU's memory, not when it looks at a GPU."""
+
+    class Read(proc.Memory):
+        @override
+        def read(self, paths: Sequence[str]) -> dict[str, bytes]:
+            assert [path.startswith("/proc/1/task/") for path in paths] == [state == "Z"]
+            return dict.fromkeys(paths, maps.encode())
+
+    monkeypatch.setattr(proc, "links", lambda _: iter(links))
+    monkeypatch.setattr(proc, "threads", lambda _: (7,))
+    process = Stat(1, "x", state, 0, 1, 1, 2, 1, 0)
+    assert gpu.holds_gpu(process, Read()) is (holds == "yes")
 
 
 # One profile per GPU.

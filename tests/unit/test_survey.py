@@ -192,7 +192,7 @@ def test_a_suspect_is_named_for_memory_without_an_owner(
     scene.look()
     scene.card(9600)
     with other() as suspect:
-        monkeypatch.setattr(gpu, "holds_gpu", {suspect}.__contains__)
+        monkeypatch.setattr(gpu, "holds_gpu", lambda stat, _: stat.pid == suspect)
         monkeypatch.setattr(gpu, "sees_whole_host", lambda: False)
         survey = scene.look()
     assert [(one.pid, one.mib) for one in survey.strangers] == [(suspect, 9000)]
