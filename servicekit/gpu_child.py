@@ -3,10 +3,10 @@
 A program of its own that imports nothing of servicekit. It reads one JSON object per line from
 stdin and answers each with one on stdout, in order:
 
-    {"id": 1, "gpus": ["0"]}  →  {"id": 1, "driver": "580.95", "devices": [{…}]}
+    {"id": 1, "gpus": ["0"]}  →  {"id": 1, "driver": "580.95", "cuda": "13.0", "devices": [{…}]}
                               or {"id": 1, "error": "…", "lost": false}
 
-With `events` as its argument and GPUs behind it, it writes one line per Xid that the driver reports
+No GPU named means every one there is. With `events` as its argument and GPUs behind it, it writes one line per Xid that the driver reports
 instead: {"xid": 79, "gpu": "GPU-…"}. Either way it ends when its stdin does.
 """
 
@@ -27,9 +27,15 @@ MIB = 1 << 20
 
 def look(nvml: Any, gpus: list[str]) -> dict[str, Any]:  # noqa: ANN401 - an untyped module
     """Read what the driver knows of `gpus` and of the processes on them."""
+    every = gpus or [str(index) for index in range(nvml.nvmlDeviceGetCount())]
+    cuda = ""
+    with suppress(nvml.NVMLError):
+        newest = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        cuda = f"{newest // 1000}.{newest % 1000 // 10}"
     return {
         "driver": nvml.nvmlSystemGetDriverVersion(),
-        "devices": [device(nvml, gpu) for gpu in gpus],
+        "cuda": cuda,
+        "devices": [device(nvml, gpu) for gpu in every],
     }
 
 
@@ -44,6 +50,11 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
     pci = ""
     with suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has no address of its own
         pci = nvml.nvmlDeviceGetPciInfo(handle).busId
+    capability = persistence = None
+    with suppress(nvml.NVMLError):
+        capability = ".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
+    with suppress(nvml.NVMLError):  # Windows, whose driver WSL uses, has no such mode
+        persistence = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
     return {
         "uuid": nvml.nvmlDeviceGetUUID(handle),
         "name": nvml.nvmlDeviceGetName(handle),
@@ -51,6 +62,8 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
         "used": used,
         "total": total,
         "processes": processes(nvml, handle),
+        "capability": capability,
+        "persistence": persistence,
     }
 
 

@@ -116,6 +116,11 @@ def nvmlSystemGetDriverVersion() -> str:
     return "580.95"
 
 
+def nvmlSystemGetCudaDriverVersion_v2() -> int:
+    """Tell the newest CUDA that it can serve."""
+    return 13000
+
+
 def nvmlDeviceGetCount() -> int:
     """Count the GPUs."""
     return len(_world()["gpus"])
@@ -155,6 +160,21 @@ def nvmlDeviceGetPciInfo(handle: dict[str, Any]) -> Values:
     if "pci" not in handle:
         raise NVMLError_NotSupported("Not Supported")
     return Values(busId=handle["pci"])
+
+
+def nvmlDeviceGetCudaComputeCapability(handle: dict[str, Any]) -> list[int]:
+    """Tell what kind of code it runs."""
+    if "capability" not in handle:
+        raise NVMLError_NotSupported("Not Supported")
+    capability: list[int] = handle["capability"]
+    return capability
+
+
+def nvmlDeviceGetPersistenceMode(handle: dict[str, Any]) -> int:
+    """Tell whether it stays set up while nobody uses it."""
+    if "persistence" not in handle:
+        raise NVMLError_NotSupported("Not Supported")
+    return int(handle["persistence"])
 
 
 def nvmlDeviceGetMemoryInfo(handle: dict[str, Any]) -> Values:
