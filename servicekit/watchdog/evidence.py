@@ -5,8 +5,6 @@ Everything here only looks. Each look is cheap, or bounded, and "cannot tell" is
 
 from __future__ import annotations
 
-import asyncio
-import os
 import re
 import signal
 import threading
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servicekit import proc
-from servicekit.child import Child, inherited
+from servicekit.asking import MuteError, output
 from servicekit.diagnosis.causes import Cause
 
 if TYPE_CHECKING:
@@ -122,32 +120,11 @@ def _is_there(path: str) -> bool:
 
 async def _state_of(*options: str) -> str:
     """Return systemd's word for its own state, "" when it does not answer in time."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        command = ["systemctl", *options, "is-system-running"]
-        asking = Child.spawn(command, inherited(os.environ), stdout=writing, stderr=null)
-    except OSError:
-        os.close(reading)
+        said = await output(["systemctl", *options, "is-system-running"], limit=STOPPING_LIMIT)
+    except MuteError:
         return ""
-    finally:
-        os.close(writing)
-        os.close(null)
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(asking.pidfd, ended.set)
-    try:
-        async with asyncio.timeout(STOPPING_LIMIT):
-            await ended.wait()
-        return os.read(reading, 100).decode(errors="replace").strip()
-    except TimeoutError:
-        asking.send(signal.SIGKILL)
-        return ""
-    finally:
-        loop.remove_reader(asking.pidfd)
-        asking.poll()
-        asking.close()
-        os.close(reading)
+    return said.strip()
 
 
 def boot_id() -> str:
