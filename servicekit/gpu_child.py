@@ -6,8 +6,9 @@ stdin and answers each with one on stdout, in order:
     {"id": 1, "gpus": ["0"]}  →  {"id": 1, "driver": "580.95", "cuda": "13.0", "devices": [{…}]}
                               or {"id": 1, "error": "…", "lost": false}
 
-No GPU named means every one there is. With `events` as its argument and GPUs behind it, it writes one line per Xid that the driver reports
-instead: {"xid": 79, "gpu": "GPU-…"}. Either way it ends when its stdin does.
+No GPU named means every one there is. With `events` as its argument and GPUs behind it, it writes
+one line per Xid that the driver reports instead: {"xid": 79, "gpu": "GPU-…"}. Either way it ends
+when its stdin does.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ def main(arguments: list[str]) -> None:
 
     with suppress(BrokenPipeError):
         if arguments[:1] == ["events"]:
-            watch(nvml, arguments[1:])
+            with suppress(nvml.NVMLError):  # no driver, or one without events: nothing to hear
+                watch(nvml, arguments[1:])
         else:
             serve(nvml)
     # A driver that hangs in its own clean-up must not keep us: there is nothing of ours to clean.

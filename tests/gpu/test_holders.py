@@ -41,6 +41,8 @@ pytestmark = pytest.mark.gpu
 
 LIMIT = 30.0
 """Seconds for a context to be made or torn down; a fraction of one is usual."""
+CONTEXT = 1024
+"""MiB that a context takes at most by itself; 518 MiB on an H200."""
 ALLOWANCE = 64
 """MiB within which figures of the driver are the same."""
 HOLDS = """
@@ -181,7 +183,7 @@ def test_an_engines_memory_is_seen_and_comes_back(
     engine = card.launch(holds(2048))
     survey = card.look()
     assert survey.engine_mib is not None
-    assert 2048 <= survey.engine_mib <= 2048 + 1024
+    assert 2048 <= survey.engine_mib <= 2048 + CONTEXT
     assert (survey.strangers, survey.leftovers) == ((), ())
     assert survey.ownerless_mib <= ALLOWANCE
     assert gpu.holds_gpu(living(engine.pid), card.census.memory)
@@ -238,7 +240,7 @@ def test_a_stranger_is_named_and_left_alone(card: Card) -> None:
         survey = card.look()
         assert [process.pid for process in survey.strangers] == [pid]
         assert survey.engine_mib is not None
-        assert survey.engine_mib < 512 + 256
+        assert 256 <= survey.engine_mib <= 256 + CONTEXT
         assert survey.ownerless_mib <= ALLOWANCE
 
 

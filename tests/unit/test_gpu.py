@@ -114,7 +114,7 @@ def test_what_the_driver_does_not_tell_is_none(driver: Driver) -> None:
 @pytest.mark.parametrize(
     ("error", "view", "note"),
     [
-        ("LibraryNotFound", GpuView.ABSENT, "libnvidia-ml.so.1"),
+        ("LibraryNotFound", GpuView.ABSENT, "the NVIDIA driver"),
         ("DriverNotLoaded", GpuView.ABSENT, "the NVIDIA driver says: it is DriverNotLoaded"),
         ("GpuIsLost", GpuView.LOST, "it is GpuIsLost"),
         ("ResetRequired", GpuView.LOST, "it is ResetRequired"),
