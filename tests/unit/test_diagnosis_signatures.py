@@ -107,7 +107,7 @@ def test_anchors_lead_to_every_line(engine: str) -> None:
         for anchor in signature.anchors:
             assert any(one in anchor.encode() for one in search.anchors), signature.id
     for mark in known.marks:
-        assert any(one in mark.literal.encode() for one in known.boot.anchors), mark.literal
+        assert any(one in mark.anchor.encode() for one in known.boot.anchors), mark.literal
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm", "llamacpp"])
