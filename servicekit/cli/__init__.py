@@ -1,36 +1,58 @@
 """The command line: one function per verb, and the only place that prints and exits.
 
-What every verb imports is paid by `--help`, so that modules here import only what they need to be
-listed; each verb imports the rest when it runs.
+Every verb has a module, loaded when it is used: what one verb needs is not paid by another, and
+`--help` loads none at all.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 from typing_extensions import override
 
-from servicekit.cli import (
-    advice,
-    alert,
-    control,
-    history,
-    install,
-    logs,
-    probe,
-    profiles,
-    secret,
-    status,
-    watch,
-)
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
 
+
+class Verb(NamedTuple):
+    """Where a verb is, and its line in `--help`: the first sentence of what it says of itself."""
+
+    module: str
+    function: str
+    summary: str
+
+
+VERBS: Final = {
+    "list": Verb("profiles", "list_profiles", "List the profiles there are."),
+    "show": Verb("profiles", "show", "Show a profile as it takes effect."),
+    "check": Verb("advice", "check", "Check a profile against the engine's own options."),
+    "plan": Verb("advice", "plan", "Show what a profile does with the GPU's memory."),
+    "render": Verb("profiles", "render", "Print the files that an install would write."),
+    "install": Verb("install", "install", "Make a profile a service that starts at boot."),
+    "uninstall": Verb("install", "uninstall", "Stop a service and remove what its install wrote."),
+    "diff": Verb("install", "diff", "Show what an install would change."),
+    "secret": Verb("secret", "app", "Keep the values of a profile's secrets."),
+    "start": Verb("control", "start", "Start a service and show how it becomes ready."),
+    "stop": Verb("control", "stop", "Stop a service and wait until nothing is left of it."),
+    "restart": Verb("control", "restart", "Stop a service and start it anew."),
+    "status": Verb("status", "status", "Show how the installed services are, or one in full."),
+    "history": Verb("history", "history", "Show a profile's runs: when, how long, why they ended."),
+    "logs": Verb("logs", "logs", "Show what engine, watchdog and manager said."),
+    "diagnose": Verb("advice", "diagnose", "Explain from its log why an engine failed."),
+    "probe": Verb("probe", "probe", "Tell in one line whether a service is healthy."),
+    "watch": Verb("watch", "watch", "Run an engine under its watchdog, in the foreground."),
+    "alert": Verb("alert", "alert", "Tell whoever the settings name how a service is."),
+    "schema": Verb("profiles", "schema", "Print the JSON schema of profile files."),
+}
+
+HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED: Final = 130
 """Exit code after ^C: 128 and the number of SIGINT."""
 
@@ -68,6 +90,27 @@ class _Verbs(TyperGroup):
     """All verbs; what goes wrong in any of them becomes one line and an exit code."""
 
     @override
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        verb = VERBS[cmd_name]
+        found = getattr(import_module(f"servicekit.cli.{verb.module}"), verb.function)
+        if isinstance(found, typer.Typer):
+            return get_command(found)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(cmd_name, context_settings=HELP_NAMES)(found)
+        return get_command(alone)
+
+    @override
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+    @override
     def invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
@@ -93,7 +136,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_NAMES,
 )
 
 
@@ -122,34 +165,6 @@ def common(
 ) -> None:
     """Keep what the options before the verb say for the verb."""
     ctx.obj = Session(config, user=user)
-
-
-for verb in (
-    profiles.list_profiles,
-    profiles.show,
-    profiles.render,
-    install.install,
-    install.uninstall,
-    install.diff,
-    control.start,
-    control.stop,
-    control.restart,
-    status.status,
-    history.history,
-    logs.logs,
-    probe.probe,
-    advice.check,
-    advice.plan,
-    advice.diagnose,
-    watch.watch,
-    alert.alert,
-    profiles.schema,
-):
-    name = "list" if verb is profiles.list_profiles else verb.__name__
-    app.command(name)(verb)
-
-
-app.add_typer(secret.app)
 
 
 def main() -> None:

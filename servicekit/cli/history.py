@@ -21,7 +21,7 @@ def history(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Show a profile's runs: when, how long, and why they ended.
+    """Show a profile's runs: when, how long, why they ended.
 
     With --json every record of the ledger, oldest first, one JSON object each, as a list.
     """
