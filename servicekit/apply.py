@@ -200,8 +200,6 @@ def apply(
     operations = [*_operations(tree, made), *_manifest(tree, places, profile, manifest)]
     gone = earlier.directories if earlier is not None and manifest is None else ()
     if not operations and not missing:
-        if mine.undone:
-            then()
         return manifest
     try:
         _write_journal(mine, profile, operations, missing, gone)

@@ -80,6 +80,11 @@ def propose(order: Order, tree: Tree) -> Proposal:
     found = look_around(order, tree)
     installed = manifests(tree, places)
     own = installed.pop(profile.name, None)
+    if own is not None and own.manager != order.manager:
+        raise UserError(
+            f'profile "{profile.name}" is installed for {own.manager}, not {order.manager}',
+            hint=f"`servicekit uninstall {profile.name}` first",
+        )
     at_boot = tuple(name for name in found.host.rivals if installed[name].enabled)
     enable = order.enable
     if enable is None:

@@ -14,6 +14,7 @@ from servicekit.cli.session import ForManager, ForUser, ProfileName, session
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from servicekit.apply import Turn
     from servicekit.changes import Change
     from servicekit.cli.session import Session
     from servicekit.installation import Order, Proposal
@@ -92,8 +93,7 @@ def install(
     if root is None and not force:
         _refuse_invisible_settings(mine)
     with turn(tree, order.places) as held:
-        if held.undone:
-            note(held.undone)
+        _tell_undone(held, runs)
         proposal = propose(order, tree)
         _tell_findings(proposal, refuse=root is None and not force)
         if proposal.acts:
@@ -135,10 +135,9 @@ def uninstall(
     if dry_run:
         _tell_changes(made, diffs=True)
         return
-    manager = None if root is not None else mine.manager(own.manager)
+    manager = None if root is not None else _manager_of(mine, own.manager, force=force)
     with turn(tree, mine.places) as held:
-        if held.undone:
-            note(held.undone)
+        _tell_undone(held, manager)
         _warn_of_containers(manager)
         made = carry_out(
             profile,
@@ -226,6 +225,28 @@ def _tree(root: Path | None) -> Tree:
     if root is not None and not root.is_dir():
         raise UserError(f'image "{root}" is not a directory', hint="make it first")
     return Tree() if root is None else Tree(str(root))
+
+
+def _manager_of(mine: Session, name: str, *, force: bool) -> Manager | None:
+    from servicekit.errors import UserError
+
+    try:
+        return mine.manager(name)
+    except UserError as error:
+        if not force:
+            raise UserError(
+                error.message, hint="--force removes the files without telling it"
+            ) from None
+        warn(f"{error.message}; it is not told, and stops nothing")
+        return None
+
+
+def _tell_undone(held: Turn, manager: Manager | None) -> None:
+    """Tell of what an interrupted call had begun, which is undone; the manager may have seen it."""
+    if held.undone:
+        note(held.undone)
+        if manager is not None:
+            manager.reload()
 
 
 def _refuse_invisible_settings(mine: Session) -> None:

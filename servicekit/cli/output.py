@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +28,8 @@ COLOURS: Final = {
 }
 """Colour of each word that has one."""
 
+LEAST: Final = 20
+"""Characters that the last column of a table has on the narrowest terminal."""
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
@@ -66,9 +69,18 @@ def paint(word: str, text: str | None = None) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print columns, aligned and two spaces apart; a word that has a colour is painted."""
+    """Print columns, aligned and two spaces apart; a word that has a colour is painted.
+
+    On a terminal, the last column is cut where the line would break.
+    """
     lines = [list(heads), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    if sys.stdout.isatty():
+        room = max(
+            LEAST, shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * len(widths[1:])
+        )
+        for line in lines:
+            line[-1] = line[-1] if len(line[-1]) <= room else f"{line[-1][: room - 3]}..."
     for line in lines:
         cells = [
             paint(cell, cell.ljust(width) if column < len(heads) - 1 else cell)

@@ -99,7 +99,11 @@ def test_an_account_that_was_named_stays(image: Path) -> None:
 
 def test_a_missing_engine_is_refused_in_one_line(tmp_path: Path) -> None:
     """Without its program a profile is not installed; the line says what would do."""
-    env = {"PATH": "/usr/bin:/bin", "SUPERVISOR_SERVER_URL": f"unix://{tmp_path}/s.sock"}
+    env = {
+        "HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+        "SUPERVISOR_SERVER_URL": f"unix://{tmp_path}/s.sock",
+    }
     text = refused("--user", "install", "mtp", "--manager", "supervisor", env=env)
     assert text == (
         'servicekit: profile "mtp": the engine\'s program "vllm" is not here; install it, '
@@ -112,6 +116,14 @@ def test_settings_that_the_service_would_not_have_are_refused(tmp_path: Path) ->
     env = {"SERVICEKIT_ROOT": str(tmp_path), "SUPERVISOR_SERVER_URL": f"unix://{tmp_path}/s.sock"}
     text = refused("--user", "install", "demo", "--manager", "supervisor", env=env)
     assert text.startswith("servicekit: SERVICEKIT_ROOT is set for this command, and the service")
+
+
+def test_another_manager_is_refused_before_anything_is_removed(image: Path) -> None:
+    """What is installed for one manager is not moved to another in passing."""
+    install(image)
+    text = refused("install", "demo", "--manager", "supervisor", "--root", image)
+    assert 'profile "demo" is installed for systemd, not supervisor' in text
+    assert (image / UNIT).exists()
 
 
 def test_wrong_combinations_are_refused(image: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from unit.cli_runs import Ran, invoke, servicekit
 from unit.fake_supervisord import FakeSupervisord
 
 from servicekit import proc
+from servicekit.managers import supervisor_url
 from servicekit.watchdog.publish import State, write_state
 
 if TYPE_CHECKING:
@@ -274,6 +275,18 @@ class Webhook:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(5)
+
+
+def test_an_uninstall_without_its_manager_needs_force(host: Host) -> None:
+    """When supervisord is gone for good, its files can still be removed."""
+    host.said("install", "demo")
+    config = host.config.read_text().splitlines()
+    host.config.write_text("\n".join(line for line in config if "socket" not in line))
+    if supervisor_url({}) is not None:
+        pytest.skip("a supervisord runs here")
+    assert "--force removes the files" in host.said("uninstall", "demo", code=1)
+    assert "it is not told" in host.said("uninstall", "demo", "--force")
+    assert not (host.home / "wrappers/demo").exists()
 
 
 @pytest.mark.parametrize(("answer", "complaint"), [(204, ""), (500, "was not reached: 500")])
