@@ -9,6 +9,7 @@ process is always meant by pid and start time, and looked at again before it is 
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -447,23 +448,30 @@ _LISTEN: Final = b"0A"
 
 
 def listeners(host: str, port: int) -> tuple[Listener, ...]:
-    """Find the sockets that a connection to `host` and `port` may reach; cheap without any."""
-    found = []
+    """Find the sockets that a connection to `host` and `port` reaches.
+
+    The kernel prefers the most exact address; of several sockets with the same one, which is
+    allowed when all agree, each gets a share of the connections.
+    """
+    found = tuple(_listening(port))
+    for address in (host, f"::ffff:{host}", "0.0.0.0", "::"):  # noqa: S104 - what reaches any host
+        if matching := tuple(one for one in found if one.address == address):
+            return matching
+    return ()
+
+
+def _listening(port: int) -> Iterator[Listener]:
     wanted = f":{port:04X}".encode()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             content = Path(table).read_bytes()
         except OSError:
             continue
-        if wanted not in content:
-            continue
-        for line in content.splitlines()[1:]:
+        for line in content.splitlines()[1:] if wanted in content else ():
             _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
             if state == _LISTEN and local.endswith(wanted):
                 address = _address(local.partition(b":")[0].decode())
-                if address in {host, "0.0.0.0", "::", f"::ffff:{host}"}:  # noqa: S104 - reached by any
-                    found.append(Listener(address, int(inode), int(uid)))
-    return tuple(found)
+                yield Listener(address, int(inode), int(uid))
 
 
 def _address(words: str) -> str:
@@ -473,6 +481,15 @@ def _address(words: str) -> str:
     )
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6  # noqa: PLR2004 - bytes of IPv4
     return socket.inet_ntop(family, packed)
+
+
+def _refused(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as client:
+        client.settimeout(0)
+        client.connect_ex((host, port))
+        # On loopback the refusal has arrived by the time that the call returns.
+        return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
 
 
 def held_by(socket_inode: int, pids: Iterable[int]) -> int | None:
@@ -499,8 +516,12 @@ class PortHolder:
 def port_holder(
     host: str, port: int, engine: EngineProcess | None, census: Census
 ) -> PortHolder | None:
-    """Find who listens on `host` and `port`; `None` when nobody does."""
-    found = listeners(host, port)
+    """Find who listens on `host` and `port`; `None` when nobody does.
+
+    A connection that is refused answers at once, while the kernel's table of sockets takes
+    milliseconds to read, which is too much for a question that is asked ten times per second.
+    """
+    found = () if _refused(host, port) else listeners(host, port)
     if not found:
         return None
     members = engine.members() if engine is not None else {}

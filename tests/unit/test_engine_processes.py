@@ -519,7 +519,8 @@ def test_a_foreign_listener_is_named(
 ) -> None:
     """Whoever would answer on the port is found and named, whatever address it listens on."""
     engine = launch(STAYS)
-    with socket.create_server((address, free_port), family=family):
+    both = family == socket.AF_INET6
+    with socket.create_server((address, free_port), family=family, dualstack_ipv6=both):
         holder = port_holder("127.0.0.1", free_port, engine, launch.census)
     assert holder is not None
     assert holder.ours is False
@@ -549,6 +550,19 @@ print("listening", flush=True)
         holder = port_holder("127.0.0.1", free_port, engine, launch.census)
     assert holder is not None
     assert holder.ours is False
+
+
+def test_the_most_exact_address_answers(launch: Launcher, free_port: int) -> None:
+    """A stranger on all addresses gets nothing of what is asked on the engine's own."""
+    engine = launch(
+        f"import socket; s = socket.create_server(('127.0.0.1', {free_port})); "
+        f"print('listening', flush=True); {SLEEP}"
+    )
+    said(engine, "listening")
+    with socket.create_server(("::", free_port), family=socket.AF_INET6):
+        holder = port_holder("127.0.0.1", free_port, engine, launch.census)
+    assert holder is not None
+    assert holder.ours is True
 
 
 def test_another_address_and_a_mere_connection_are_no_listener(free_port: int) -> None:
