@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from _typeshed import DataclassInstance
+
 SEND_LIMIT: Final = 1.0
 """Seconds that the manager's socket may take a message in; it takes microseconds."""
 STATUS_LENGTH: Final = 1000
@@ -187,7 +189,7 @@ class State:
             return None
 
 
-def write_state(path: Path, state: State) -> None:
+def write_state(path: Path, state: DataclassInstance) -> None:
     """Replace `path` at once: a reader sees the old state or the new one, never a part of it."""
     beside = path.with_name(f".{path.name}.new")
     path.parent.mkdir(parents=True, exist_ok=True)
