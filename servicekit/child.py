@@ -61,7 +61,7 @@ class ExitStatus:
     def named(self) -> str:
         """Say it: `exit code 1`, `SIGKILL`, `SIGABRT (core dumped)`."""
         if self.signal is None:
-            return f"exit code {self.code}"
+            return "an exit code that is lost" if self.code is None else f"exit code {self.code}"
         try:
             name = signal.Signals(self.signal).name
         except ValueError:

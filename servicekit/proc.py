@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from servicekit.watchdog.values import Process
 
+
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 """Ticks per second of start times and CPU times."""
 READ_LIMIT: Final = 0.5

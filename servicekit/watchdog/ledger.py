@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
-from servicekit.watchdog.values import Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from servicekit.profile import Restart
+    from servicekit.watchdog.values import Fault
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes after which the ledger is written anew with its newest half."""
@@ -145,13 +145,23 @@ class Ledger:
     """A profile's ledger, open for writing by one watchdog at a time."""
 
     def __init__(self, path: Path, *, boot_id: str, run: str) -> None:
-        """Open `path` and hold its lock; raise `UserError` where another watchdog holds it."""
+        """Open `path` and hold its lock.
+
+        Raise `UserError` where another watchdog holds it, or where it cannot be written.
+        """
         self.path = path
         self._boot_id = boot_id
         self._run = run
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(path.parent)
-        self._file, self._torn = _open(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path.parent)
+            self._file, self._torn = _open(path)
+        except OSError as error:
+            raise UserError(
+                f'history "{error.filename}" cannot be written: {(error.strerror or "").lower()}',
+                hint="it must belong to the account that the service runs as",
+                code=ExitCode.CONFIG,
+            ) from None
 
     def write(self, kind: Kind, *, run: str = "", **fields: Any) -> Record:  # noqa: ANN401 - JSON
         """Append what happened and see it on disk; fields that are `None` or "" are left out.
@@ -310,6 +320,8 @@ def unfinished(
     A virtual machine that was stopped has another boot id; a WSL distribution that was restarted
     within its virtual machine has the same one, and a first process that started later.
     """
+    from servicekit.watchdog.values import Fault  # many classes, which `status` does without
+
     run = next((record.run for record in reversed(records) if record.run), None)
     of_run = [record for record in records if record.run == run]
     if run is None or any(record.kind in {Kind.GONE, Kind.FAULT} for record in of_run):

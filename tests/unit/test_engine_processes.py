@@ -226,6 +226,7 @@ def test_the_end_of_the_leader_is_told_by_its_pidfd(launch: Launcher) -> None:
         (ExitStatus(signal=9), "SIGKILL"),
         (ExitStatus(signal=6, dumped=True), "SIGABRT (core dumped)"),
         (ExitStatus(signal=63), "signal 63"),
+        (ExitStatus(), "an exit code that is lost"),
     ],
 )
 def test_an_exit_status_has_a_name(status: ExitStatus, named: str) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.errors import UserError
+from servicekit.errors import ExitCode, UserError
 from servicekit.profile import Restart
 from servicekit.watchdog import ledger
 from servicekit.watchdog.ledger import (
@@ -98,6 +98,14 @@ def test_a_second_watchdog_of_the_same_profile_is_refused(book: Ledger) -> None:
     """Two watchdogs would sweep each other's engine: the second one does not begin."""
     with pytest.raises(UserError, match=f'"demo" is being watched already, by pid {os.getpid()}'):
         Ledger(book.path, boot_id="boot-1", run="run-2")
+
+
+def test_a_history_that_cannot_be_written_is_a_mistake_to_mend(tmp_path: Path) -> None:
+    """Where the history belongs to somebody else, the user is told which file it is."""
+    (tmp_path / "demo").write_text("no directory")
+    with pytest.raises(UserError, match=r'"[^"]+/demo" cannot be written') as raised:
+        Ledger(tmp_path / "demo/history.jsonl", boot_id="b", run="r")
+    assert raised.value.code is ExitCode.CONFIG
 
 
 def test_after_a_torn_line_the_next_one_is_whole(book: Ledger) -> None:
