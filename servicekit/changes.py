@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from servicekit.manifest import Written, fingerprint, is_link, sha256
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from servicekit.manifest import Manifest
     from servicekit.render import Artifact
+
+FOR_OTHERS: Final = 0o077
+"""Permission bits of all but the owner."""
 
 
 class Act(StrEnum):
@@ -56,9 +59,15 @@ class Change:
         return self.act in {Act.CREATE, Act.REPLACE, Act.REMOVE}
 
     def diff(self) -> str:
-        """Unified diff from what is there to what should be; empty where they agree."""
+        """Unified diff from what is there to what should be; empty where they agree.
+
+        What only its owner may read, such as a key, is not shown.
+        """
         import difflib
 
+        kept = self.after or self.before
+        if kept is not None and not kept.mode & FOR_OTHERS:
+            return "(only its owner may read it: its text is not shown)"
         old = _lines(None if self.before is None else self.before.content)
         new = _lines(None if self.after is None else self.after.text.encode())
         modes = _mode_lines(self.before, self.after)
@@ -140,7 +149,7 @@ def _leaving(
     if here is None:
         return ()
     if sharer is not None:
-        return (Change(Act.KEEP, written.path, here, None, f'also belongs to profile "{sharer}"'),)
+        return (Change(Act.KEEP, written.path, here, None, f'also belongs to "{sharer}"'),)
     if _is_one_of(here, ours):
         return (Change(Act.REMOVE, written.path, here, None),)
     return (Change(Act.DRIFTED, written.path, here, None, _reason(here, ours)),)

@@ -94,12 +94,12 @@ def survey(
     if not _below(root, command[0]).exists():
         warnings.append(f'the image has no "{command[0]}", by which its services run servicekit')
     if user is not None and root == Path("/"):
-        reader = account(user)
-        warnings += list(_unreadable(programs, files, reader))
+        warnings += list(unreadable(programs, files, account(user)))
     if _hides_home(profile, places, manager):
-        warnings += list(_hidden(programs, files))
+        way_out = ', or set service.home = "read-only" in the profile'
+        warnings += list(hidden(programs, files, way_out))
     if manager is ManagerName.SYSTEMD and places.scope is Scope.USER and root == Path("/"):
-        warnings += list(_ends_with_session())
+        warnings += list(ends_with_session())
     return Survey(host, tuple(missing), tuple(warnings))
 
 
@@ -194,7 +194,8 @@ def _may(found: os.stat_result, reader: Account, want: int) -> bool:
     return (stat.S_IMODE(found.st_mode) >> shift) & want == want
 
 
-def _unreadable(programs: Iterable[Path], files: Iterable[Path], reader: Account) -> Iterator[str]:
+def unreadable(programs: Iterable[Path], files: Iterable[Path], reader: Account) -> Iterator[str]:
+    """Say what of a service's programs and files its account cannot read, and why."""
     told: set[Path] = set()
     needs = [(path, os.R_OK | os.X_OK) for program in programs for path in _parts(program)]
     for path, want in (*needs, *((file, os.R_OK) for file in files)):
@@ -217,19 +218,17 @@ def _hides_home(profile: Profile, places: Places, manager: ManagerName) -> bool:
     )
 
 
-def _hidden(programs: Iterable[Path], files: Iterable[Path]) -> Iterator[str]:
+def hidden(programs: Iterable[Path], files: Iterable[Path], way_out: str = "") -> Iterator[str]:
+    """Say what of them is below the homes that a unit hides; `way_out` is another one."""
     told: set[Path] = set()
     for path in (*(part for program in programs for part in _parts(program)), *files):
         home = next((h for h in HOMES for p in (path, path.resolve()) if p.is_relative_to(h)), None)
         if home is not None and path not in told:
             told.add(path)
-            yield (
-                f'"{path}" is below {home}, which the unit hides; move it, to /opt say, '
-                'or set service.home = "read-only" in the profile'
-            )
+            yield (f'"{path}" is below {home}, which the unit hides; move it, to /opt say{way_out}')
 
 
-def _ends_with_session(lingering: Path = LINGERING) -> Iterator[str]:
+def ends_with_session(lingering: Path = LINGERING) -> Iterator[str]:
     """Say what becomes of a user's own services without that user's session."""
     me = pwd.getpwuid(os.getuid()).pw_name
     if not (lingering / me).exists():

@@ -93,6 +93,8 @@ def propose(order: Order, tree: Tree) -> Proposal:
     there = look(tree, _paths(wanted, own))
     others = tuple(installed.values())
     made = changes(wanted, there, own, others, force=order.force)
+    # A tunnel's install may have made a directory that this one needs, too.
+    tunnels = manifests(tree, places.for_tunnels).values()
     manifest = Manifest(
         profile=profile.name,
         servicekit=__version__,
@@ -102,7 +104,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
         gpus=profile.gpus,
         enabled=enable,
         files=record(made, own),
-        directories=inherited((artifact.path for artifact in wanted), others),
+        directories=inherited((artifact.path for artifact in wanted), (*others, *tunnels)),
     )
     return Proposal(
         order=order,
@@ -157,7 +159,7 @@ def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest
     """Carry `proposal` out under `turn`, and tell `manager` (`None` for an image)."""
     order = proposal.order
     unit = order.profile.unit
-    made_account = _ensure_account(proposal, turn.tree)
+    made_account = ensure_account(order.user, proposal.sysusers, turn.tree)
     try:
         manifest = apply(
             turn,
@@ -166,7 +168,7 @@ def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest
             proposal.manifest,
             directories=proposal.directories,
             then=lambda: manager.reload(unit) if manager is not None else None,
-            undone=lambda: _tell_again(manager),
+            undone=lambda: tell_again(manager),
         )
     except BaseException:
         if made_account is not None:
@@ -202,7 +204,7 @@ def uninstall(
             made,
             None,
             then=lambda: manager.reload() if manager is not None else None,
-            undone=lambda: _tell_again(manager),
+            undone=lambda: tell_again(manager),
         )
     except BaseException:
         if was_up and manager is not None:
@@ -245,18 +247,20 @@ def _sysusers(wanted: Iterable[Artifact], places: Places) -> str:
     return next((a.text for a in wanted if a.path.parent == places.sysusers), "")
 
 
-def _ensure_account(proposal: Proposal, tree: Tree) -> str | None:
-    """Make the service's account where there is none; return its name if it was made now."""
-    user = proposal.order.user
+def ensure_account(user: str | None, sysusers: str, tree: Tree) -> str | None:
+    """Make the service's account where there is none; return its name if it was made now.
+
+    `sysusers` is its description for systemd-sysusers.
+    """
     if user is None or tree.is_image or accounts.exists(user) or os.geteuid() != 0:
         return None
-    accounts.create(user, proposal.sysusers)
+    accounts.create(user, sysusers)
     if not accounts.exists(user):
         raise UserError(f'account "{user}" could not be made', hint="make it, and install again")
     return user
 
 
-def _tell_again(manager: Manager | None) -> None:
+def tell_again(manager: Manager | None) -> None:
     """Let the manager see the restored files, as well as it can."""
     if manager is not None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -49,6 +49,11 @@ class Places:
     """Directory of systemd's account declarations; `None` where accounts are not ours to make."""
     catalog: PurePosixPath | None
     """Directory of journal message catalogs; `None` where a user cannot write one."""
+
+    @property
+    def for_tunnels(self) -> Places:
+        """The same, but for the manifests: those of tunnels are none of a profile."""
+        return replace(self, manifests=self.manifests / "tunnels")
 
     def ledger(self, profile: str) -> PurePosixPath:
         """The profile's history."""

@@ -80,7 +80,7 @@ def artifacts(plan: Plan, manager: ManagerName, *, enabled: bool = True) -> tupl
 def wrapper(plan: Plan) -> Artifact:
     """The script that becomes the engine; it can be run by hand."""
     places, name = plan.host.places, plan.profile.name
-    text = _rendered(
+    text = rendered(
         "wrapper.sh.j2",
         plan=plan,
         command=list(_lines(plan.words)),
@@ -113,7 +113,7 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
         user=unit.user,
     )
     for name in STATIC:
-        yield Artifact(places.units / name, 0o644, _static(name), None)
+        yield Artifact(places.units / name, 0o644, static(name), None)
     if unit.user is not None and places.sysusers is not None:
         yield _file(places.sysusers / "servicekit.conf", "sysusers.conf.j2", user=unit.user)
     if places.catalog is not None:
@@ -136,10 +136,11 @@ def _supervisor(plan: Plan, *, enabled: bool) -> Artifact:
 
 
 def _file(path: PurePosixPath, template: str, **values: object) -> Artifact:
-    return Artifact(path, 0o644, _rendered(template, **values), None)
+    return Artifact(path, 0o644, rendered(template, **values), None)
 
 
-def _rendered(template: str, **values: object) -> str:
+def rendered(template: str, **values: object) -> str:
+    """Fill in one template; raises `UnquotableError` for a value that it has no way to hold."""
     return _environment().get_template(template).render(values)
 
 
@@ -157,5 +158,6 @@ def _environment() -> Environment:
 
 
 @cache
-def _static(name: str) -> str:
+def static(name: str) -> str:
+    """Return the text of a file of `units/`."""
     return (files("servicekit.units") / name).read_text()

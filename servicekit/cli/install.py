@@ -88,7 +88,7 @@ def install(
     if dry_run:
         proposal = propose(order, tree)
         _tell_findings(proposal, refuse=False)
-        _tell_changes(proposal.changes, diffs=True)
+        tell_changes(proposal.changes, diffs=True)
         return
     if root is None and not force:
         _refuse_invisible_settings(mine)
@@ -99,7 +99,7 @@ def install(
         if proposal.acts:
             _warn_of_containers(runs)
         carry_out(proposal, held, runs)
-    _tell_changes(proposal.changes)
+    tell_changes(proposal.changes)
     _tell_enablement(proposal)
     if runs is not None:
         _start_or_hint(mine, proposal, runs, now=now)
@@ -133,7 +133,7 @@ def uninstall(
     mine, tree = session(ctx, user=user), _tree(root)
     own, made = removal(profile, tree, mine.places, force=force)
     if dry_run:
-        _tell_changes(made, diffs=True)
+        tell_changes(made, diffs=True)
         return
     manager = None if root is not None else _manager_of(mine, own.manager, force=force)
     with turn(tree, mine.places) as held:
@@ -147,7 +147,7 @@ def uninstall(
             force=force,
             purge=purge,
         )
-    _tell_changes(made)
+    tell_changes(made)
 
 
 def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
@@ -164,7 +164,7 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     proposal = propose(order_of(mine, recipe, tree, manager=name), tree)
     differing = [change for change in proposal.changes if change.acts or _is_drift(change)]
     if differing:
-        _tell_changes(differing, diffs=True)
+        tell_changes(differing, diffs=True)
         raise typer.Exit(1)
 
 
@@ -272,7 +272,8 @@ def _tell_findings(proposal: Proposal, *, refuse: bool) -> None:
         warn(sentence)
 
 
-def _tell_changes(made: Iterable[Change], *, diffs: bool = False) -> None:
+def tell_changes(made: Iterable[Change], *, diffs: bool = False) -> None:
+    """Print what was or would be done, and what was left as it is for a reason."""
     acted = False
     for change in made:
         if not change.acts and not _is_drift(change):

@@ -173,7 +173,7 @@ def test_a_shared_file_stays_while_another_profile_needs_it() -> None:
     other = manifest((SHARED, "t", 0o644), profile="y")
     there = {SHARED: ("t", 0o644)}
     assert decide(there=there, own=own, others=(other,)) == [
-        ("keep", SHARED.name, 'also belongs to profile "y"')
+        ("keep", SHARED.name, 'also belongs to "y"')
     ]
     assert decide(there=there, own=own) == [("remove", SHARED.name, "")]
 
@@ -212,6 +212,14 @@ def test_a_diff_shows_text_and_mode() -> None:
         "-b",
         "+c",
     ]
+
+
+def test_a_diff_does_not_show_what_only_its_owner_may_read() -> None:
+    """Neither a key that is written nor one that is removed gets into a terminal or a log."""
+    secret = Present(b"secret", 0o600)
+    created = Change(Act.CREATE, UNIT, None, replace(artifact("secret"), mode=0o600))
+    for change in (created, Change(Act.REMOVE, UNIT, secret, None)):
+        assert change.diff() == "(only its owner may read it: its text is not shown)"
 
 
 def test_a_diff_of_a_new_and_of_a_removed_file_names_no_file() -> None:

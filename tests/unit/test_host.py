@@ -13,7 +13,7 @@ import pytest
 from servicekit.host import (
     HOMES,
     Account,
-    _ends_with_session,
+    ends_with_session,
     find_executable,
     find_model,
     obstacle,
@@ -222,10 +222,10 @@ def test_an_engine_in_a_home_is_hidden_by_the_unit() -> None:
 def test_a_user_who_does_not_linger_is_told(tmp_path: Path) -> None:
     """A user's own services end with the session unless that user lingers."""
     me = pwd.getpwuid(os.getuid()).pw_name
-    (warning,) = _ends_with_session(tmp_path)
+    (warning,) = ends_with_session(tmp_path)
     assert f"`loginctl enable-linger {me}` mends that" in warning
     (tmp_path / me).touch()
-    assert list(_ends_with_session(tmp_path)) == []
+    assert list(ends_with_session(tmp_path)) == []
 
 
 def test_what_the_account_cannot_read_is_told(tmp_path: Path) -> None:
