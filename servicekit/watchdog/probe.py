@@ -103,6 +103,9 @@ class Prober:
         self._engine = engine(profile.engine)
         self._owner = owner
         self._holds_vram = holds_vram
+        self._passed = False
+        """Whether the gate has been passed: the pool does not change while the engine lives."""
+        self._physical: int | None = None
         host = f"[{profile.host}]" if ":" in profile.host else profile.host
         self._client = httpx.AsyncClient(
             base_url=f"http://{host}:{profile.port}",
@@ -126,7 +129,11 @@ class Prober:
         await self._client.aclose()
 
     async def gate(self) -> Passed | Missed:
-        """Try the whole gate within the profile's `probe.deadline`."""
+        """Try the whole gate within the profile's `probe.deadline`.
+
+        The look at the VRAM comes after it and has a bound of its own: a driver that does not
+        answer must not pass for an engine that does not.
+        """
         identified = False
         stage = "/v1/models"
         try:
@@ -139,15 +146,16 @@ class Prober:
                 contexts = Contexts(
                     requested=self._profile.context.requested,
                     declared=self._engine.declared(models, self._profile),
-                    physical=await self._pool(),
+                    physical=self._physical if self._passed else await self._pool(),
                 )
                 self._check_contexts(contexts)
-                await self._check_vram()
+            await self._check_vram()
         except TimeoutError:
             sentence = f"no answer to {stage} within {self._profile.probe.deadline:g} s"
             return Missed(Miss.UNANSWERED, sentence, identified)
         except _MissedError as missed:
             return Missed(missed.miss, missed.sentence, identified)
+        self._passed, self._physical = True, contexts.physical
         return Passed(contexts, completion)
 
     async def identity(self) -> Missed | None:
