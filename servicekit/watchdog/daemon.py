@@ -88,8 +88,6 @@ STATUS_EVERY: Final = 1.0
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
 UP: Final = frozenset({Phase.SERVING, Phase.AILING})
-OUTSIDE_SIGNALS: Final = frozenset({"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT"})
-"""Signals that a process does not send itself by a fault of its own."""
 
 
 def watch(name: str, settings: Settings, places: Places) -> ExitCode:
@@ -128,7 +126,9 @@ class Watchdog:
         self._boot = ""
         self._told_of_graph = False
         self._window = health.Window()
-        self._ooms = evidence.oom_kills(cgroups.own())
+        self._ooms = [evidence.oom_kills(cgroups.own())] * 2
+        """Counted two looks ago, and at the last: what is older explains no end of now."""
+        self._ooms_at = time.monotonic()
         self._policy = Policy.of(profile, on_wsl=evidence.on_wsl())
         self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated)
         self._prober = Prober(
@@ -284,6 +284,9 @@ class Watchdog:
         """See `World.keep_alive`. While starting, the status line shows the time that passes."""
         self._notifier.keep_alive()
         self._events.flush()
+        if time.monotonic() - self._ooms_at > QUIET:
+            self._ooms = [self._ooms[1], evidence.oom_kills(cgroups.own())]
+            self._ooms_at = time.monotonic()
         seen = view(self._loop.memory)
         wait = min(self._notifier.interval or QUIET, QUIET)
         if seen.state is Published.STARTING:
@@ -300,7 +303,10 @@ class Watchdog:
         if state_changed:
             self._since = ledger.now()
         self._publish(now, seen)
-        if state_changed or view(before).why != seen.why:
+        was = view(before)
+        # The figures in a reason's words change all the time: what is news is another reason.
+        news = was.reasons != seen.reasons if seen.reasons else was.why != seen.why
+        if state_changed or news:
             self._announce(now, seen)
 
     # Telling.
@@ -319,8 +325,8 @@ class Watchdog:
         if now.phase in UP and before.phase is Phase.LOADING:
             context = context_fields(now.contexts)
             write(Kind.READY, seconds=self._ready_seconds, context=context)
-        if now.phase is Phase.AILING and now.ails != before.ails:
-            write(Kind.DEGRADED, reasons=[ail.reason for ail in now.ails], sentence=seen.why)
+        if seen.reasons and seen.reasons != view(before).reasons:
+            write(Kind.DEGRADED, reasons=list(seen.reasons), sentence=seen.why)
         if now.phase is Phase.SERVING and before.phase is Phase.AILING:
             write(Kind.RECOVERED)
         if now.stop is not None and before.stop is None:
@@ -473,15 +479,14 @@ class Watchdog:
             profile=self._profile.name,
         )
         remedy = found.remedies[0] if found.remedies else ""
-        unsaid = found.cause in {Cause.UNKNOWN, Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}
-        if unsaid and status.signal is not None:
-            ooms = evidence.oom_kills(cgroups.own())
-            proof = evidence.oom_evidence(self._ooms, ooms)
-            if proof and status.signal == signal.SIGKILL:
+        unsaid = found.cause in {Cause.OUTSIDE_KILL, Cause.ENGINE_SIGNAL}
+        if unsaid and status.signal == signal.SIGKILL:
+            proof = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
+            if proof:
                 return Fault(Cause.OOM_KILL, proof, Cause.OOM_KILL.remedies[0])
-            if status.named in OUTSIDE_SIGNALS:
-                sentence = f"the engine was ended by {status.named}, which nobody here sent"
-                return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
+        if found.cause is Cause.OUTSIDE_KILL:
+            sentence = f"the engine was ended by {status.named}, which nobody here sent"
+            return Fault(found.cause, sentence, remedy)
         return Fault(found.cause, found.sentence, remedy)
 
     def _signalled(self, received: Received) -> None:
