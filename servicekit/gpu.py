@@ -160,13 +160,13 @@ def _understood(reply: Mapping[str, Any]) -> Look:
     if "error" in reply:
         view = GpuView.LOST if reply.get("lost") else GpuView.ABSENT
         return Look(view, str(reply["error"]))
-    devices = tuple(map(Device.parse, reply["devices"]))
-    return Look(
-        GpuView.PRESENT,
-        devices=devices,
-        driver=str(reply["driver"]),
-        cuda=str(reply.get("cuda", "")),
-    )
+    try:
+        devices = tuple(map(Device.parse, reply["devices"]))
+        driver, cuda = str(reply["driver"]), str(reply["cuda"])
+    except (KeyError, TypeError, ValueError) as error:
+        # A child of another version: servicekit was updated under a service that runs.
+        return Look(GpuView.ABSENT, f"the answer of the driver's child is not understood: {error}")
+    return Look(GpuView.PRESENT, devices=devices, driver=driver, cuda=cuda)
 
 
 class XidWatch:

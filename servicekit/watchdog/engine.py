@@ -179,12 +179,14 @@ class Census:
             if (process.pid, process.started) not in known
             for path in _environments(process)
         }
-        now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        for path, environment in self.memory.read([*paths]).items():
-            process = paths[path]
-            marker = _marker_in(environment)
-            if marker or now - process.started / proc.TICKS > _SETTLED:
-                known[process.pid, process.started] = marker
+        contents = self.memory.read([*paths])
+        # What may not be read is none of ours: an engine runs as the same account as we do.
+        read: dict[tuple[int, int], Marker | None] = {}
+        for path, process in paths.items():
+            key = (process.pid, process.started)
+            read[key] = read.get(key) or _marker_in(contents.get(path, b""))
+        settled = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED) * proc.TICKS
+        known |= {key: marker for key, marker in read.items() if marker or key[1] < settled}
         self._markers = known
         return {pid: marker for (pid, _), marker in known.items() if marker}
 

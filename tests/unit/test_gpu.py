@@ -226,7 +226,8 @@ import json, sys
 for number, line in enumerate(sys.stdin):
     if number == 0:
         open({str(fifo)!r}).close()
-    print(json.dumps({{"id": json.loads(line)["id"], "driver": str(number), "devices": []}}))
+    reply = {{"driver": str(number), "cuda": "", "devices": []}}
+    print(json.dumps({{"id": json.loads(line)["id"], **reply}}))
     sys.stdout.flush()
 """
 
@@ -249,7 +250,9 @@ for number, line in enumerate(sys.stdin):
 def test_looks_at_the_same_time_share_one_question() -> None:
     """The gate and the survey may look at once; the driver is asked once."""
     counts = "import json, sys\nfor n, line in enumerate(sys.stdin):\n"
-    counts += ' print(json.dumps({"id": n + 1, "driver": str(n), "devices": []}), flush=True)'
+    counts += (
+        ' print(json.dumps({"id": n + 1, "driver": str(n), "cuda": "", "devices": []}), flush=True)'
+    )
 
     async def story() -> None:
         gpus = Gpus(["0"], command=[sys.executable, "-c", counts], limit=LIMIT)
@@ -297,6 +300,15 @@ def test_words_that_are_none_are_passed_over() -> None:
     chats = 'import sys; input(); print("NVRM: hello"); print("""{"id": 1, "error": "no"}""")'
     (look,) = looks(Gpus(["0"], command=[sys.executable, "-c", chats]))
     assert (look.view, look.note) == (GpuView.ABSENT, "no")
+
+
+@pytest.mark.parametrize("reply", ['"devices": [{"of": "tomorrow"}]', '"driver": "580"'])
+def test_an_answer_of_another_version_is_no_failure(reply: str) -> None:
+    """After an update under a running service its child may speak differently: no GPU is seen."""
+    says = f"input(); print('{{\"id\": 1, {reply}}}')"
+    (look,) = looks(Gpus(["0"], command=[sys.executable, "-c", says]))
+    assert look.view is GpuView.ABSENT
+    assert "is not understood" in look.note
 
 
 def test_a_gpu_that_is_known_to_be_lost_is_not_asked_again() -> None:
