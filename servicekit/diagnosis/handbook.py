@@ -175,5 +175,5 @@ def main() -> None:
     sys.stdout.write(writers[sys.argv[1]]())
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover - `main` itself is tested
     main()

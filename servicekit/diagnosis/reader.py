@@ -59,11 +59,12 @@ _PREFIX: Final = re.compile(
           |\S+\ [^\s:\[]+(?:\[\d+\])?:\                 # or a journal's
           |-\ )?                                        # or Python's logging
     | \[\ *\d+\.\d{6}\]\                                # the kernel's uptime
-    | \((?P<process>[\w.-]+)\ (?:rank=\d+\ )?pid=\d+\)\ ?               # vLLM's process
+    | \((?P<process>[\w.-]+)\ (?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?     # vLLM's process, Ray's
     | \[(?P<torch>rank\d+)\]:\ ?                        # torch's rank
-    | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ [\d:]{8}\ \[[^\]\s]+:\d+\]\ ?
+    | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ [\d:]{8}\ \[?[^\]\s]+:\d+\]\ ?
     | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ [\w.]+:\ )?(?:-\ )?
-    | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?P<sglang>(?:\ [A-Z]+\d+)*)\]\ ?      # SGLang's time and ranks
+    | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?:[.,]\d+)?                  # SGLang's time,
+        (?P<sglang>(?:\ [A-Z]+\d+)*)\]\ ?                         # and its ranks
     | \d+\.\d\d\.\d{3}\.\d{3}\ (?P<llama>[A-Z])\ (?:[a-z]{3,4}\ +)?     # llama.cpp's uptime, level
     | \[(?P<glog>[IWEF])\d{4}\ [\d:.]+\ [^\]]+\]\       # torch's C++ part
     | \[Rank\ \d+\]\ ?                                  # NCCL's rank
@@ -420,6 +421,7 @@ class LogReader:
             return False
         if not self._traced or (line.prefixed and line.speaker != self._tracer):
             return False
+        line.speaker = self._tracer  # only the first line of a traceback may have a prefix
         self._traced -= 1
         if line.message.startswith(" "):
             if line.message.strip(" ^~"):
@@ -507,7 +509,7 @@ class LogReader:
             return
         self._phases[phase] = PhaseSeen(phase, self._at, shown(line.text))
         for finding in tuple(self._findings.values()):
-            if phase is Phase.SERVING or finding.speaker == line.speaker:
+            if phase is Phase.SERVING or finding.speaker in {"", line.speaker}:
                 self._outlive(finding)
 
     def _note_facts(self, mark: Mark, found: Mapping[str, str], line: _Line) -> None:
@@ -573,7 +575,7 @@ def shown(text: str) -> str:
     """Return a line as a person may see it: no control characters, no secrets, not too long."""
     clean = _CONTROL.sub(" ", text[: 4 * _SHOWN])
     clean = _SECRET.sub(lambda found: f"{found['name'] or ''}***", clean).rstrip()
-    return clean if len(clean) <= _SHOWN else f"{clean[: _SHOWN - 2]} …"
+    return clean if len(clean) <= _SHOWN else f"{clean[: _SHOWN - 4]} ..."
 
 
 def _taken_apart(text: str) -> _Line:

@@ -31,9 +31,9 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
   is the option's value. A remedy with something missing is left out;
 - `samples` and `near`: lines that must match, and lines that must not. The tests read them.
 
-`[[mark]]` recognises a line of the boot: `literal`, `anchor`, `pattern`, the `phase` that it shows, `begins`,
-`ends` (the step is over with it), and captures that are figures of `reader.BootFacts`, of which the
-`first`, the `last` or the `sum` is kept (`keep`).
+`[[mark]]` recognises a line of the boot: `literal`, `anchor`, `pattern`, the `phase` that it shows,
+`begins`, `ends` (the step is over with it), and captures that are figures of `reader.BootFacts`, of
+which the `first`, the `last` or the `sum` is kept (`keep`).
 
 `[[figures]]` recognises a line about decoding; its captures are those of `reader.DecodeFigures`.
 
@@ -282,7 +282,7 @@ def _mark(entry: Mapping[str, Any], file: str) -> Mark:
         literal=entry["literal"],
         anchor=entry.get("anchor", _shortened(entry["literal"])),
         pattern=entry["pattern"],
-        engine="" if file == "any" else file,
+        engine="" if file in {"any", "host"} else file,
         phase=Phase(phase) if phase else None,
         begins=entry.get("begins", False),
         ends=entry.get("ends", False),

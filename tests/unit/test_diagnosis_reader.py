@@ -43,6 +43,9 @@ def _causes(reading: Reading) -> list[Cause | None]:
         "[2026-11-30 08:00:00] ",
         "[2026-11-30 08:00:00 TP3] ",
         "[2026-11-30 08:00:00 DP1 TP0] ",
+        "[2026-11-30 08:00:00.123 TP0 EP0] ",
+        "ERROR 06-12 08:00:00 llm_engine.py:161] ",
+        "(EngineCore pid=1) (RayWorkerWrapper pid=22, ip=127.0.0.1) ERROR 11-30 07:30:43 [w.py:1] ",
         "[rank1]: ",
         "(EngineCore pid=8485) ERROR 11-30 07:30:43 [core.py:1510] ",
         "(Worker_TP1_EP1 pid=99) ERROR 11-30 07:30:43 [multiproc_executor.py:953] ",
@@ -246,7 +249,7 @@ def test_a_boot_is_told_step_by_step_with_its_times() -> None:
         (Phase.SERVING, 16.0),
     ]
     assert reading.phase is reader.phase is Phase.SERVING
-    assert reading.engine == "sglang"
+    assert reading.engine == reader.engine == "sglang"
 
 
 def test_the_figures_are_the_targets() -> None:
@@ -364,6 +367,11 @@ VLLM_DECODE = """\
 """  # noqa: E501 - lines of a log
 
 
+def test_a_line_that_only_looks_like_decoding_says_nothing() -> None:
+    """A text that names the batch but has no figures leaves them unknown."""
+    assert _read(["[2026-11-30 08:00:00] Decode batch sizes are chosen by hand"]).decode is None
+
+
 def test_vllm_tells_decoding_in_two_lines() -> None:
     """Throughput and acceptance come in lines of their own; percentages become parts."""
     figures = _read(VLLM_DECODE.splitlines(), "vllm").decode
@@ -410,6 +418,35 @@ def test_a_boot_that_goes_on_outlives_what_its_own_rank_said() -> None:
     assert not other.outlived
     (served,) = _read([f"[2026-11-30 08:00:00 TP1] {offline}", SERVING]).findings
     assert served.outlived
+
+
+def test_a_traceback_belongs_to_the_rank_that_began_it() -> None:
+    """Only its first line has the rank; what another rank does later outlives nothing."""
+    lines = [
+        "[2026-11-30 08:00:00 TP1] Scheduler hit an exception: Traceback (most recent call last):",
+        '  File "a.py", line 1, in run',
+        OOM,
+        "[2026-11-30 08:00:10 TP0] Load weight end. elapsed=1 s, mem usage=20.14 GB.",
+    ]
+    (finding,) = _read(lines).findings
+    assert (finding.speaker, finding.outlived) == ("TP1", False)
+
+
+def test_a_failed_import_that_the_boot_survives_is_no_cause() -> None:
+    """What nobody's rank said is outlived by anybody's progress."""
+    optional = "ImportError: libcudnn.so.9: cannot open shared object file: No such file"
+    (finding,) = _read([optional, *BOOT.splitlines()[2:4]]).findings
+    assert finding.outlived
+
+
+def test_a_units_journal_tells_about_its_last_run() -> None:
+    """The manager's own line begins a run, whatever the engine says afterwards."""
+    journal = [
+        f"Dec 01 07:31:32 box servicekit-mtp[1]: {OOM}",
+        "Dec 01 07:31:40 box systemd[1]: Starting servicekit-mtp.service - vLLM, mtp...",
+        "Dec 01 07:31:41 box servicekit-mtp[2]: OSError: [Errno 30] Read-only file system: '/x'",
+    ]
+    assert _causes(_read(journal, "vllm")) == [Cause.PERMISSION_DENIED]
 
 
 def test_notices_stay() -> None:
@@ -471,4 +508,4 @@ def test_shown_lines_have_no_secrets_and_no_control_characters() -> None:
     assert shown("Authorization: Bearer abcd.efgh") == "Authorization: ***"
     assert shown("api_key=None, token usage: 0.98") == "api_key=None, token usage: 0.98"
     assert shown("a\x00b\x1bc\td") == "a b c d"
-    assert shown("x" * 500) == "x" * 398 + " …"
+    assert shown("x" * 500) == "x" * 396 + " ..."
