@@ -113,7 +113,7 @@ def test_from_install_to_uninstall(host: Host) -> None:
         READY_LIMIT,
         "a new engine is ready",
     )
-    assert "outside-kill" in host.run("history", "here")
+    assert "SIGKILL" in host.run("history", "here")
     assert "listening on" in host.run("logs", "here", "-n", "1000")
 
     # What dies with the watchdog is a lie in its state file.

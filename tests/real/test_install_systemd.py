@@ -74,8 +74,8 @@ def test_from_install_to_uninstall(fresh_machine: Machine) -> None:
     assert machine.show(UNIT, "NRestarts") == "1"
     assert status(machine)["restarts"] == 1
     history = machine.run("servicekit", "history", "demo").stdout
-    assert "outside-kill" in history
-    assert machine.messages(SERVICEKIT_CAUSE="outside-kill")
+    assert "SIGKILL" in history
+    assert any("SIGKILL" in said for said in machine.messages(SERVICEKIT_PROFILE="demo"))
     log = machine.run("servicekit", "logs", "demo", "-n", "1000").stdout
     assert "listening on" in log
 
