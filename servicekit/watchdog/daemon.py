@@ -44,6 +44,7 @@ from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
 from servicekit.watchdog.publish import Notifier, State, write_state
+from servicekit.watchdog.shared import SharedMemory
 from servicekit.watchdog.state import view
 from servicekit.watchdog.survey import Surveyor
 from servicekit.watchdog.values import (
@@ -119,6 +120,7 @@ class Watchdog:
         self._delegated = delegated_cgroup()
         self._census = Census()
         self._marker = Marker(profile.name, self._id, str(places.state / profile.name))
+        self._shared = SharedMemory(self._census.memory)
         self._engine: EngineProcess | None = None
         self._lines = Lines()
         self._reader = LogReader(profile.engine)
@@ -209,6 +211,7 @@ class Watchdog:
     def launch(self) -> int:
         """See `World.launch`."""
         wrapper = str(self._places.wrapper(self._profile.name))
+        self._shared.begin()
         try:
             engine = EngineProcess.launch(
                 [wrapper], os.environ, self._marker, census=self._census, delegated=self._delegated
@@ -246,7 +249,13 @@ class Watchdog:
     async def survey(self) -> Survey:
         """See `World.survey`."""
         reap_adopted(self._census, self._engine)
-        return await self._surveyor.look(self._alive())
+        engine = self._alive()
+        found = await self._surveyor.look(engine)
+        left = (process.pid for process in found.leftovers)
+        self._shared.look(left if engine is None else engine.members())
+        if engine is None and not found.leftovers and (files := self._shared.clear()):
+            self._say(f"removed what the engine left behind: {', '.join(files)}", Priority.WARNING)
+        return found
 
     async def try_gate(self) -> GatePassed | GateMissed:
         """See `World.try_gate`."""
