@@ -24,7 +24,7 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.places import Scope
 from servicekit.plan import apply_tunables
-from servicekit.profile import Reason
+from servicekit.profile import EngineName, Reason
 from servicekit.watchdog import cgroups, evidence, health, ledger
 from servicekit.watchdog.engine import (
     Activity,
@@ -88,6 +88,10 @@ STATUS_EVERY: Final = 1.0
 """Seconds between status lines of a start."""
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
+OUTSIDE_SIGNALS: Final = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+)
+"""Signals that no program gets by a mistake of its own."""
 UP: Final = frozenset({Phase.SERVING, Phase.AILING})
 
 
@@ -480,22 +484,28 @@ class Watchdog:
 
     def _why(self, status: ExitStatus) -> Fault:
         """Conclude from log, status and counters why the engine ended."""
+        reading = self._reader.reading()
         found = diagnose(
-            self._reader.reading(),
+            reading,
             options=self._profile.options,
             exit_status=status.code,
             signal=status.signal,
             profile=self._profile.name,
         )
         remedy = found.remedies[0] if found.remedies else ""
-        unsaid = found.cause in {Cause.OUTSIDE_KILL, Cause.ENGINE_SIGNAL}
-        if unsaid and status.signal == signal.SIGKILL:
+        if found.cause is not Cause.ENGINE_SIGNAL:
+            return Fault(found.cause, found.sentence, remedy)
+        if status.signal == signal.SIGKILL:
             proof = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
             if proof:
                 return Fault(Cause.OOM_KILL, proof, Cause.OOM_KILL.remedies[0])
-        if found.cause is Cause.OUTSIDE_KILL:
+        # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
+        itself = self._profile.engine is EngineName.SGLANG and any(
+            "sigquit" in line.lower() for line in reading.tail
+        )
+        if status.signal in OUTSIDE_SIGNALS and not itself:
             sentence = f"the engine was ended by {status.named}, which nobody here sent"
-            return Fault(found.cause, sentence, remedy)
+            return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
         return Fault(found.cause, found.sentence, remedy)
 
     def _signalled(self, received: Received) -> None:
