@@ -24,7 +24,7 @@ def status(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    r"""Show how the installed services are, or one in full.
+    """Show how the installed services are, or one in full.
 
     \b
     The states:
@@ -36,7 +36,7 @@ def status(
       stopped     it does not run, as was asked
 
     With --json one object, or a list of them without PROFILE.
-    """
+    """  # noqa: D301 - the character itself keeps the lines apart
     mine = session(ctx, user=user)
     if profile is not None:
         found = look(mine, [mine.manifest(profile)])[0]
