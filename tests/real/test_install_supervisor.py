@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.supervisord]
 
-READY_LIMIT = 60.0
+READY_LIMIT = 120.0
 """Seconds for the demo's model to be ready on two busy cores; two are usual."""
 FAULTS = 3
 UNKNOWN = "ERROR"

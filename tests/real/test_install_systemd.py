@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.systemd, pytest.mark.llama]
 
 UNIT = "servicekit-demo.service"
-READY_LIMIT = 60.0
+READY_LIMIT = 120.0
 """Seconds for the demo's model to be ready on two busy cores; two are usual."""
 
 
