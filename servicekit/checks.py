@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from servicekit.findings import Finding, did_you_mean, shown
 from servicekit.values import (
     ANY_VARIABLE,
+    HUB_FILE,
     HUB_ID,
     OPTION,
     PACKAGED,
@@ -75,6 +76,7 @@ MANAGED: Final[Mapping[EngineName, Mapping[str, str]]] = {
         "model": "model",
         "model-url": "model",
         "hf-repo": "model",
+        "hf-file": "model",
         "ctx-size": "context.requested",
         "parallel": "context.parallel",
         "spec-draft-model": "drafter",
@@ -119,6 +121,8 @@ def _check_models(profile: Profile) -> _Findings:
         if model is None or model.startswith("/") or HUB_ID.match(model):
             continue
         if key == "model" and PACKAGED.match(model):
+            continue
+        if (key, profile.engine) == ("model", EngineName.LLAMACPP) and HUB_FILE.match(model):
             continue
         wanted = 'an absolute path, "package:file"' if key == "model" else "an absolute path"
         yield Finding(

@@ -48,6 +48,12 @@ HUB_ID: Final = re.compile(
 )
 """A model on the hub as `owner/name`, behind which llama.cpp takes a `:quantization`."""
 
+HUB_FILE: Final = re.compile(
+    r"(?P<repo>[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)"
+    r":(?P<file>(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*\.gguf)\Z"
+)
+"""One GGUF file of a model on the hub, as `owner/name:file.gguf`."""
+
 PACKAGED: Final = re.compile(r"(?P<package>[A-Za-z_][A-Za-z0-9_.]*):(?P<file>[^/\\:]+)\Z")
 """A model file that is part of an installed Python package."""
 

@@ -10,7 +10,7 @@ from servicekit.engines import prometheus, shapes
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
 from servicekit.engines.compatible import Compatible
-from servicekit.values import HUB_ID, EngineName
+from servicekit.values import HUB_FILE, HUB_ID, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,12 @@ class LlamaCpp(Compatible):
     def command(self, profile: Profile) -> Iterator[Word]:
         context = profile.context
         yield from ((argument,) for argument in profile.arguments)
-        yield from option("hf-repo" if HUB_ID.match(profile.model) else "model", profile.model)
+        on_hub = HUB_ID.match(profile.model) is not None
+        if named := HUB_FILE.match(profile.model):
+            yield from option("hf-repo", named["repo"])
+            yield from option("hf-file", named["file"])
+        else:
+            yield from option("hf-repo" if on_hub else "model", profile.model)
         yield from option("alias", profile.served_name)
         yield from option("host", profile.host)
         yield from option("port", port(profile))
@@ -56,8 +61,12 @@ class LlamaCpp(Compatible):
         yield from option("ctx-size", str(context.requested * context.parallel))
         yield from option("parallel", str(context.parallel))
         yield from option("metrics")
+        if (on_hub or named) and profile.service.network == "loopback":
+            # HF_HUB_OFFLINE says nothing to it: it would wait for the network at every start.
+            yield from option("offline")
         if profile.drafter is not None:
-            yield from option("spec-draft-model", profile.drafter)
+            is_file = HUB_ID.match(profile.drafter) is None
+            yield from option("spec-draft-model" if is_file else "spec-draft-hf", profile.drafter)
         yield from option_words(profile, argparse=False)
 
     @override

@@ -104,6 +104,43 @@ def test_llamacpp_tells_the_hub_from_a_file(model: str, option: str) -> None:
     assert flat("llamacpp", model=model)[:2] == [option, model]
 
 
+def test_llamacpp_takes_one_file_of_the_hub() -> None:
+    """`owner/name:file.gguf` is a repository and a file in it, which are two options."""
+    words = flat("llamacpp", model="owner/name-GGUF:q4/name.gguf")
+    assert words[:4] == ["--hf-repo", "owner/name-GGUF", "--hf-file", "q4/name.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("model", "network", "offline"),
+    [
+        ("owner/name", "loopback", True),
+        ("owner/name:name.gguf", "loopback", True),
+        ("owner/name", "internet", False),
+        ("/models/name.gguf", "loopback", False),
+    ],
+)
+def test_llamacpp_is_told_that_there_is_no_network(
+    model: str, network: str, *, offline: bool
+) -> None:
+    """HF_HUB_OFFLINE means nothing to it, so a model of the hub comes with an option."""
+    words = flat("llamacpp", model=model, service={"network": network})
+    assert ("--offline" in words) is offline
+
+
+@pytest.mark.parametrize(
+    ("drafter", "option"),
+    [
+        ("owner/draft", "--spec-draft-hf"),
+        ("owner/draft:Q8_0", "--spec-draft-hf"),
+        ("/models/draft.gguf", "--spec-draft-model"),
+    ],
+)
+def test_llamacpp_takes_a_drafter_of_the_hub(drafter: str, option: str) -> None:
+    """A drafter is told from a file as the model is."""
+    words = flat("llamacpp", drafter=drafter)
+    assert words[words.index(option) + 1] == drafter
+
+
 def test_any_other_server() -> None:
     """An OpenAI-compatible server is started by the profile's own words and nothing else."""
     words = flat("openai", arguments=["serve", "{model}"], options={"listen": "{port}"})
