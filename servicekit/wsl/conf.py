@@ -1,0 +1,152 @@
+"""`.wslconfig` and `wsl.conf`: read as WSL reads them, changed and otherwise left alone. Pure.
+
+Both files are read by one parser of WSL's own, whose dialect is git's and not the one that Python's
+configparser (and so configupdater) reads: a key may be indented, a section may come again, names
+are compared without regard to case, a comment may follow a value, a backslash continues a line, and
+of two lines for one key the first one counts. What WSL passes over with a warning is passed over
+here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_SECTION: Final = re.compile(r"[ \t]*\[([A-Za-z][A-Za-z0-9]*)\][ \t]*(?=[#\r\n]|\Z)")
+_KEY: Final = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9]*)[ \t]*=[ \t]*")
+_ESCAPED: Final = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t", "\n": ""}
+"""What stands for what behind a backslash; any other character makes the line invalid."""
+
+
+class Key(NamedTuple):
+    """Where a setting is: its section and its name in there, however they are spelt."""
+
+    section: str
+    name: str
+
+    @property
+    def folded(self) -> Key:
+        """The same for comparison."""
+        return Key(self.section.lower(), self.name.lower())
+
+    @override
+    def __str__(self) -> str:
+        return f"[{self.section}] {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One line that WSL understands: a setting, or a section's heading."""
+
+    key: Key
+    """Of a heading, one without a name."""
+    value: str
+    begin: int
+    """Where the value's text begins, without white space around it."""
+    end: int
+    line_end: int
+    """Where the line ends, before its line break."""
+
+
+def decode(data: bytes) -> tuple[str, str]:
+    """Decode a file, as Windows' editors leave them; return its text and its encoding.
+
+    Windows PowerShell writes UTF-16, editors a mark of UTF-8; bytes that are neither are kept.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return data.decode("utf-16", errors="replace"), "utf-16"
+    encoding = "utf-8-sig" if data.startswith(codecs.BOM_UTF8) else "utf-8"
+    return data.decode(encoding, errors="surrogateescape"), encoding
+
+
+def encode(text: str, encoding: str) -> bytes:
+    """Encode a text as `decode` found it."""
+    return text.encode(encoding, errors="surrogateescape")
+
+
+def read(text: str) -> Mapping[Key, str]:
+    """Read the settings of a file, by folded key; without a section a key's section is ""."""
+    found: dict[Key, str] = {}
+    for entry in _entries(text):
+        if entry.key.name:
+            found.setdefault(entry.key.folded, entry.value)
+    return found
+
+
+def merge(text: str, key: Key, value: str, *, aliases: Iterable[Key] = ()) -> str:
+    """Return `text` with one setting changed, or added where its section ends.
+
+    `aliases` are other places where WSL takes it from: of all lines for it, the first is changed,
+    since that one counts. Every other character stays as it is.
+    """
+    wanted = {each.folded for each in (key, *aliases)}
+    last: _Entry | None = None
+    for entry in _entries(text):
+        if entry.key.folded in wanted:
+            return f"{text[: entry.begin]}{value}{text[entry.end :]}"
+        if entry.key.section.lower() == key.section.lower():
+            last = entry
+    newline = "\r\n" if "\r\n" in text else "\n"
+    if last is not None:
+        added = f"{newline}{key.name}={value}"
+        return f"{text[: last.line_end]}{added}{text[last.line_end :]}"
+    gap = "" if not text else newline if text.endswith("\n") else newline * 2
+    return f"{text}{gap}[{key.section}]{newline}{key.name}={value}{newline}"
+
+
+def _entries(text: str) -> Iterator[_Entry]:
+    section, at = "", 0
+    while at < len(text):
+        if heading := _SECTION.match(text, at):
+            section = heading[1]
+            at = _line_end(text, heading.end())
+            yield _Entry(Key(section, ""), "", heading.end(), heading.end(), at)
+        elif found := _KEY.match(text, at):
+            value, stop = _value(text, found.end())
+            at = _line_end(text, stop)
+            if value is not None:
+                yield _Entry(Key(section, found[1]), value, found.end(), stop, at)
+        else:
+            at = _line_end(text, at)
+        at += 2 if text.startswith("\r\n", at) else 1
+
+
+def _value(text: str, at: int) -> tuple[str | None, int]:
+    """Read a value; return it and where its text ends.
+
+    It is `None` where WSL finds the line invalid, which then goes on from there to its end.
+    """
+    said, kept, stop = "", 0, at
+    quoted = False
+    while at < len(text) and text[at] not in "\r\n":
+        character = text[at]
+        if character == "#" and not quoted:
+            break
+        if character == "\\":
+            at += 1
+            if at >= len(text) or text[at] not in _ESCAPED:
+                return None, min(at, len(text))
+            said += _ESCAPED[text[at]]
+        elif character == '"':
+            quoted = not quoted
+        else:
+            said += character
+        at += 1
+        if character not in " \t":
+            kept, stop = len(said), at
+    return (None, at) if quoted else (said[:kept], stop)
+
+
+def _line_end(text: str, at: int) -> int:
+    """Find where the line ends, before its line break."""
+    end = text.find("\n", at)
+    if end < 0:
+        return len(text)
+    return end - 1 if end > at and text[end - 1] == "\r" else end
