@@ -25,6 +25,7 @@ FIRST_WORD: Final = 2.0
 """Seconds after which it is worth telling what is still waited for."""
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class MuteError(Exception):
@@ -110,15 +111,15 @@ async def call(function: Callable[[], T]) -> T:
     return await answer
 
 
-class Pending(Generic[T]):
+class Pending(Generic[T_co]):
     """One question that was asked; see `Board`."""
 
-    def __init__(self, what: str, task: asyncio.Task[T], limit: float) -> None:
+    def __init__(self, what: str, task: asyncio.Task[T_co], limit: float) -> None:
         self.what = what
         self.task = task
         self._limit = limit
 
-    def answer(self) -> T:
+    def answer(self) -> T_co:
         """Give the answer; raise `MuteError` where there is none."""
         try:
             return self.task.result()
@@ -161,7 +162,7 @@ class Board:
             )
             open_ones = [pending for pending in open_ones if not pending.task.done()]
             if open_ones and len(open_ones) != told:
-                tell(tuple(pending.what for pending in open_ones))
+                tell(tuple(dict.fromkeys(pending.what for pending in open_ones)))
                 told = len(open_ones)
         for pending in self._asked:
             pending.task.cancel()

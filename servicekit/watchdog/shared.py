@@ -45,7 +45,7 @@ class SharedMemory:
             # Both clocks count the same seconds, and neither stands still in a sleep.
             since_boot = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / proc.TICKS
             began = time.clock_gettime(time.CLOCK_REALTIME) - since_boot
-            for path, inode in self._used_by([process.pid]).items():
+            for path, inode in used_by([process.pid], self._memory).items():
                 with suppress(OSError):
                     file = os.lstat(path)
                     ours = stat.S_ISREG(file.st_mode) and file.st_uid == os.geteuid()
@@ -56,7 +56,7 @@ class SharedMemory:
         """Remove what was remembered, is still there and used by nobody; return the paths."""
         there = {path: inode for path, inode in self._ours.items() if _inode(path) == inode}
         self._ours = {}
-        used = self._used_by(proc.pids()) if there else {}
+        used = used_by(proc.pids(), self._memory) if there else {}
         removed = []
         for path, inode in there.items():
             if used.get(path) != inode:
@@ -65,15 +65,16 @@ class SharedMemory:
                     removed.append(path)
         return tuple(removed)
 
-    def _used_by(self, pids: Iterable[int]) -> dict[str, int]:
-        """Find the files that `pids` have open or mapped: inodes by path."""
-        pids = [*pids]
-        links = {link for pid in pids for link in proc.links(pid)}
-        used = {path: _inode(path) for path in links if os.path.dirname(path) == DIRECTORY}  # noqa: PTH120 - as above
-        maps = self._memory.read([f"/proc/{pid}/maps" for pid in pids])
-        for inode, path in (found for text in maps.values() for found in _MAPPED.findall(text)):
-            used[os.fsdecode(path)] = int(inode)
-        return used
+
+def used_by(pids: Iterable[int], memory: proc.Memory) -> dict[str, int]:
+    """Find the files in shared memory that `pids` have open or mapped: inodes by path."""
+    pids = [*pids]
+    links = {link for pid in pids for link in proc.links(pid)}
+    used = {path: _inode(path) for path in links if os.path.dirname(path) == DIRECTORY}  # noqa: PTH120 - a path of the kernel's
+    maps = memory.read([f"/proc/{pid}/maps" for pid in pids])
+    for inode, path in (found for text in maps.values() for found in _MAPPED.findall(text)):
+        used[os.fsdecode(path)] = int(inode)
+    return used
 
 
 def _inode(path: str) -> int:
