@@ -109,6 +109,10 @@ class Supervisor:
         """Which manager."""
         return ManagerName.SUPERVISOR
 
+    def version(self) -> str:
+        """Ask supervisord for its version."""
+        return str(self._call("getSupervisorVersion"))
+
     def reload(self, unit: str = "") -> None:
         """Let it read its configuration again, and forget programs of ours that are no more in it.
 
