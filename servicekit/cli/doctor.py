@@ -1,0 +1,115 @@
+"""`doctor`: what of this host keeps services from running well."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from servicekit.cli.output import as_json, duration, note, paint
+from servicekit.cli.session import AsJson, ForUser, complete_profile, session
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Session
+    from servicekit.doctor.answer import Check
+    from servicekit.doctor.examination import Examination
+    from servicekit.doctor.look import Request
+
+TheProfile = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PROFILE]",
+        help="Look at this profile, installed or not; without, at all that are installed.",
+        autocompletion=complete_profile,
+    ),
+]
+
+
+def doctor(
+    ctx: typer.Context,
+    profile: TheProfile = None,
+    *,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    r"""Look for what keeps services from running well here.
+
+    \b
+    Each check is one line, with what would help:
+      ok    as it should be
+      warn  services run, but it will probably cost time or an answer one day
+      fail  a service cannot start, or will not survive what is normal here
+      skip  it does not apply, or could not be looked at
+
+    Nothing is changed, and no root is needed. Exit code 1 where anything fails.
+    """
+    from servicekit.doctor.answer import Verdict
+    from servicekit.doctor.examination import examine
+    from servicekit.doctor.look import look
+
+    began = time.monotonic()
+    found = examine(look(_request(session(ctx, user=user), profile), _tell_waiting))
+    seconds = time.monotonic() - began
+    if json:
+        as_json({**found.as_json(), "seconds": round(seconds, 3)})
+    else:
+        _tell(found, seconds)
+    raise typer.Exit(1 if found.verdict is Verdict.FAIL else 0)
+
+
+def _request(mine: Session, only: str | None) -> Request:
+    """Say what is to be looked at: the profile that is named, or those that are installed."""
+    from servicekit.cli.install import order_of
+    from servicekit.doctor.look import Request
+    from servicekit.doctor.view import Refused
+    from servicekit.errors import UserError
+    from servicekit.tree import Tree
+
+    installed = mine.manifests()
+    manager, no_manager = None, ""
+    try:
+        manager = mine.manager(installed[only].manager if only in installed else None)
+    except UserError as error:
+        no_manager = error.message
+    orders, refused = [], []
+    for name in sorted(installed) if only is None else [only]:
+        try:
+            recipe = mine.profile(name)
+        except UserError as error:
+            if only is not None:
+                raise
+            refused.append(Refused(name, error.message.partition("\n")[0]))
+        else:
+            named = mine.manager_name(None if manager is None else manager.name)
+            orders.append(order_of(mine, recipe, Tree(), manager=named))
+    return Request(
+        places=mine.places,
+        environ=os.environ,
+        manager=manager,
+        no_manager=no_manager,
+        orders=tuple(orders),
+        refused=tuple(refused),
+        installed=installed,
+    )
+
+
+def _tell_waiting(what: tuple[str, ...]) -> None:
+    note(f"still waiting for {', '.join(what)}")
+
+
+def _tell(found: Examination, seconds: float) -> None:
+    width = max(len(check.title) for check in found.checks)
+    for group, checks in groupby(found.checks, key=lambda check: check.group):
+        typer.echo(group)
+        for check in checks:
+            typer.echo(_line(check, width))
+        typer.echo()
+    typer.echo(f"{paint(found.verdict.value)}: {found.summary}, in {duration(seconds)}")
+
+
+def _line(check: Check, width: int) -> str:
+    verdict = paint(check.verdict.value, check.verdict.value.ljust(4))
+    return f"  {verdict}  {check.title.ljust(width)}  {check.line}"

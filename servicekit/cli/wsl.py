@@ -1,0 +1,201 @@
+"""`wsl`: what Windows must be told so that services under WSL2 keep running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from servicekit.cli.output import note
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable
+    from typing import Any
+
+    from servicekit.wsl.rendering import Rendered
+    from servicekit.wsl.windows import Windows
+
+app = typer.Typer(
+    name="wsl",
+    help="Make WSL2 keep services running.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def wsl() -> None:
+    """Make WSL2 keep services running."""
+
+
+@app.command("render")
+def render(
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the files into DIR instead.")
+    ] = None,
+    wslconfig: Annotated[
+        Path | None,
+        typer.Option("--wslconfig", metavar="FILE", help="The .wslconfig, else yours in Windows."),
+    ] = None,
+    wsl_conf: Annotated[
+        Path | None,
+        typer.Option("--wsl-conf", metavar="FILE", help="The wsl.conf, else that in /etc."),
+    ] = None,
+    distribution: Annotated[
+        str | None,
+        typer.Option("--distribution", metavar="NAME", help="Distribution, else this one."),
+    ] = None,
+    account: Annotated[
+        str | None,
+        typer.Option(
+            "--account", metavar="NAME", help=r"Windows account as COMPUTER\name, else yours."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", metavar="KEY", help="Leave a key as it is: networkingMode, say."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace files in DIR that say something else.")
+    ] = False,
+) -> None:
+    """Print the files that keep WSL running.
+
+    These are .wslconfig and wsl.conf, merged with what is there so that comments and other keys
+    stay, and a task for Windows that starts the distribution at logon. Neither Windows nor /etc is
+    touched: what puts the files in place is printed.
+    """
+    from servicekit.wsl import wanted
+    from servicekit.wsl.rendering import render_conf, render_task, steps
+    from servicekit.wsl.windows import WSL_CONF, windows, windows_path
+
+    kept = _kept(keep or ())
+    own_conf = _read(wsl_conf or WSL_CONF, must=wsl_conf is not None)
+    host = windows(_settings(own_conf))
+    config_file = wslconfig or _home(host) / wanted.WSLCONFIG
+    name = distribution or _asked(_distribution(), "--distribution NAME")
+    files = (
+        render_conf(wanted.WSLCONFIG, _read(config_file, must=wslconfig is not None), keep=kept),
+        render_conf(wanted.WSL_CONF, own_conf, keep=kept),
+        render_task(name, account or _asked(host.account(), "--account NAME"), _client(host)),
+    )
+    folder = PurePosixPath(os.path.realpath(out) if out is not None else "DIR")
+    if out is None:
+        _print(files)
+    else:
+        _write(out, files, force=force)
+    in_windows = windows_path(folder, PurePosixPath(host.root), name) if out is not None else "DIR"
+    typer.echo("\n".join(steps(name, str(folder), in_windows)), err=out is None)
+
+
+def _kept(keys: Iterable[str]) -> set[str]:
+    """Take keys that are to stay as they are, in lower case."""
+    from servicekit.errors import UserError
+    from servicekit.findings import did_you_mean, shown
+    from servicekit.wsl.wanted import ALL
+
+    known = {wanted.key.name.lower(): wanted.key.name for wanted in ALL}
+    for key in keys:
+        if key.lower() not in known:
+            meant = did_you_mean(key, known.values())
+            raise UserError(f'--keep: no key "{shown(key)}" would be changed{meant}')
+    return {key.lower() for key in keys}
+
+
+def _settings(own_conf: bytes) -> Any:  # noqa: ANN401 - typer evaluates annotations here
+    from servicekit.wsl import conf
+
+    return conf.read(conf.decode(own_conf)[0])
+
+
+def _read(file: Path, *, must: bool) -> bytes:
+    """Read one of the two files; it need not be there, unless it was named."""
+    from servicekit.errors import UserError
+
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not must:
+            return b""
+        reason = (error.strerror or "").lower()
+        raise UserError(f'"{file}" cannot be read: {reason}') from None
+
+
+def _home(host: Windows) -> Path:
+    from servicekit.asking import MuteError
+    from servicekit.errors import UserError
+
+    try:
+        return host.home()
+    except MuteError as error:
+        raise UserError(str(error), hint="name your .wslconfig with --wslconfig FILE") from None
+
+
+def _distribution() -> Coroutine[Any, Any, str]:
+    from servicekit.wsl.windows import distribution
+
+    return distribution(os.environ)
+
+
+def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
+    from servicekit.asking import MuteError
+    from servicekit.errors import UserError
+
+    try:
+        return asyncio.run(question)
+    except MuteError as error:
+        raise UserError(str(error), hint=f"say it with {option}") from None
+
+
+def _client(host: Windows) -> str:
+    """Choose WSL's client for the task: the one without a window, where Windows has it."""
+    from servicekit.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
+
+    if host.drive.is_dir() and not host.has_client_without_window():
+        note("this WSL has no wslg.exe: the task shows a console window while it runs")
+        return WITH_WINDOW
+    return WITHOUT_WINDOW
+
+
+def _print(files: Iterable[Rendered]) -> None:
+    for file in files:
+        _tell_changes(file)
+        typer.echo(f"# ==> {file.name}")
+        typer.echo(file.text, nl=not file.text.endswith("\n"))
+
+
+def _tell_changes(file: Rendered) -> None:
+    for change in file.changes:
+        note(f"{file.name}: {change}")
+
+
+def _write(out: Path, files: Iterable[Rendered], *, force: bool) -> None:
+    """Write the files into `out`, all or, where one is in the way, none."""
+    from servicekit.errors import UserError
+
+    files = tuple(files)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        there = {file.name: (out / file.name) for file in files if (out / file.name).exists()}
+        others = [
+            str(path)
+            for file in files
+            if (path := there.get(file.name)) is not None and path.read_bytes() != file.data
+        ]
+        if others and not force:
+            listed = " and ".join(f'"{path}"' for path in others)
+            raise UserError(
+                f"{listed} would be replaced", hint="choose another DIR, or say --force"
+            )
+        for file in files:
+            _tell_changes(file)
+            (out / file.name).write_bytes(file.data)
+            typer.echo(out / file.name)
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise UserError(f'cannot write "{error.filename}": {reason}') from None

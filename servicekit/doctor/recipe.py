@@ -1,0 +1,329 @@
+"""Checks of one profile: its engine, its model, its disk, its port. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from packaging.version import InvalidVersion, Version
+
+from servicekit.check import check as check_options
+from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
+from servicekit.doctor.view import Refused, Subject, Unseen
+from servicekit.flagcheck import Level
+from servicekit.watchdog.values import GpuView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from servicekit.doctor.view import Place
+    from servicekit.gpu import Device
+
+OLDEST_CUDA: Final = (("12.1", "12.9"), ("10.0", "12.8"), ("8.9", "11.8"))
+"""From which compute capability on which CUDA is needed, newest first: NVIDIA's release notes."""
+IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
+THROWN_AWAY: Final = frozenset({"overlay", "aufs"})
+"""Layers of containers and live systems."""
+OF_WINDOWS: Final = frozenset({"9p", "drvfs", "virtiofs"})
+"""How WSL mounts Windows' drives: reading weights from one takes many times as long."""
+REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"})
+
+GIB: Final = 1 << 30
+CACHES: Final = 5 * GIB
+"""Bytes that are allowed for what an engine's compilers keep: a guess from above."""
+LEAST: Final = 1 * GIB
+"""Bytes below which a start is likely to end with a full disk."""
+
+
+def profile(subject: Subject) -> Answer:
+    """The profile is valid and may run."""
+    installed = "installed" if subject.installed else "not installed"
+    return ok(f"valid, allowed and {installed}")
+
+
+def refusal(refused: Refused) -> Answer:
+    """Say why a profile may not run."""
+    return fail(refused.why, "mend it; `servicekit list` shows all")
+
+
+def engine(subject: Subject) -> Answer:
+    """Its program and model file are here, and its account may read them."""
+    about = f'profile "{subject.profile.name}": '
+    for says, sentences, otherwise in (
+        (fail, subject.missing, "put it where the service's account finds it"),
+        (warn, subject.obstacles, "let the service's account read it"),
+    ):
+        if sentences:
+            what, _, remedy = sentences[0].removeprefix(about).partition("; ")
+            return says(what, remedy or otherwise)
+    return ok(subject.plan.host.executable)
+
+
+def options(subject: Subject) -> Answer:
+    """Its options and versions are those of the engine that is here."""
+    if isinstance(subject.engine, Unseen):
+        return skip(subject.engine.why)
+    installed = subject.engine
+    version = installed.version(subject.profile.engine)
+    if not installed.packages:
+        return skip("the engine is not here, or does not tell its version")
+    devices = named_devices(subject)
+    # Which CUDA it must be is a line of its own.
+    capability = devices[0].capability if devices and devices[0] else None
+    report = check_options(
+        subject.profile, subject.plan, replace(installed, cuda=None, capability=capability)
+    )
+    grave = [remark for remark in report.remarks if remark.level is not Level.NOTE]
+    here = f"{subject.profile.engine} {version}" if version else str(subject.profile.engine)
+    if not grave:
+        return ok(f"{here} takes all {report.options} options")
+    first = grave[0]
+    more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
+    says = fail if first.level is Level.ERROR else warn
+    return says(
+        f"{here}: {first.where}: {first.message}{more}", f"see `servicekit check {_name(subject)}`"
+    )
+
+
+def _name(subject: Subject) -> str:
+    return subject.profile.name
+
+
+def gpu(subject: Subject) -> Answer:
+    """The GPUs that it names are there, and large enough."""
+    wanted = subject.profile.gpus
+    if not wanted:
+        return skip("it needs none")
+    if isinstance(subject.gpu, Unseen):
+        return skip(subject.gpu.why)
+    if subject.gpu.view is not GpuView.PRESENT:
+        return fail(subject.gpu.note, "see the line on the driver")
+    devices = dict(zip(wanted, named_devices(subject), strict=True))
+    absent = [name for name, device in devices.items() if device is None]
+    if absent:
+        there = ", ".join(f"{i} ({d.uuid})" for i, d in enumerate(subject.gpu.devices)) or "none"
+        return fail(
+            f"GPU {', '.join(absent)} is not here: there is {there}",
+            "name one of them in gpus in the profile",
+        )
+    least = subject.profile.watch.vram_minimum
+    for name, device in devices.items():
+        if device is not None and device.total is not None and device.total < least:
+            return fail(
+                f"GPU {name} has {device.total} MiB, and the engine is to hold {least} MiB",
+                "choose a smaller profile, or lower watch.vram_minimum",
+            )
+    return ok(", ".join(f"{name}: {device.name}" for name, device in devices.items() if device))
+
+
+def named_devices(subject: Subject) -> tuple[Device | None, ...]:
+    """Find the GPUs that a profile names, in its order; by index, or by UUID or its beginning."""
+    known = () if isinstance(subject.gpu, Unseen) else subject.gpu.devices
+    found: list[Device | None] = []
+    for name in subject.profile.gpus:
+        if name.isdecimal():
+            found.append(known[int(name)] if int(name) < len(known) else None)
+        else:
+            found.append(next((one for one in known if one.uuid.startswith(name)), None))
+    return tuple(found)
+
+
+def cuda(subject: Subject) -> Answer:
+    """Its engine was built for a CUDA that knows the GPU, and that the driver can serve."""
+    if not subject.profile.gpus:
+        return skip("it needs no GPU")
+    if isinstance(subject.engine, Unseen):
+        return skip(subject.engine.why)
+    if isinstance(subject.gpu, Unseen):
+        return skip(subject.gpu.why)
+    built = subject.engine.cuda
+    if built is None:
+        return skip("the engine's CUDA is not known")
+    newest = subject.gpu.cuda
+    if newest and Version(built).major > Version(newest).major:
+        return fail(
+            f"the engine is built for CUDA {built}, and the driver serves {newest} at most",
+            "upgrade the driver, or install a build of the engine for an older CUDA",
+        )
+    for device in filter(None, named_devices(subject)):
+        needed = _oldest_cuda(device.capability)
+        if needed is not None and Version(built) < Version(needed):
+            return fail(
+                f"{device.name} (SM{(device.capability or '').replace('.', '')}) needs CUDA "
+                f"{needed} or newer, and the engine is built for {built}",
+                "install a build of the engine for a newer CUDA",
+            )
+    serves = f", and the driver serves up to {newest}" if newest else ""
+    return ok(f"the engine is built for CUDA {built}{serves}")
+
+
+def _oldest_cuda(capability: str | None) -> str | None:
+    try:
+        own = Version(capability or "")
+    except InvalidVersion:
+        return None
+    return next((needed for since, needed in OLDEST_CUDA if own >= Version(since)), None)
+
+
+def model(subject: Subject) -> Answer:
+    """Its weights are here, complete, for a start without a network."""
+    if isinstance(subject.models, Unseen):
+        return skip(subject.models.why)
+    missing = subject.models.missing
+    if missing is None:
+        size = "" if subject.models.size is None else f", {_gib(subject.models.size)}"
+        return ok(f"{' and '.join(subject.models.names) or 'its own affair'}{size}")
+    first = missing.lacks[0]
+    more = f" (and {len(missing.lacks) - 1} more)" if len(missing.lacks) > 1 else ""
+    if first.need is not None and subject.profile.service.network == "internet":
+        return warn(f"{first.why}{more}: the first start downloads it", missing.remedy)
+    return fail(f"{first.why}{more}", missing.remedy)
+
+
+def storage(subject: Subject) -> Answer:
+    """Its weights are on a disk that is there after a boot."""
+    place = subject.weights
+    if isinstance(place, Unseen):
+        return skip(place.why)
+    where = f'"{place.path}" is on {place.kind} ({place.mount})'
+    if place.kind in IN_MEMORY:
+        return fail(f"{where}: in memory, and empty after a boot", _elsewhere(subject))
+    if place.kind in THROWN_AWAY:
+        return warn(
+            f"{where}: lost with the container", f"mount a volume, or {_elsewhere(subject)}"
+        )
+    if place.kind in OF_WINDOWS:
+        return warn(f"{where}: weights are read slowly from there", _elsewhere(subject))
+    if place.kind in REMOTE:
+        return warn(f"{where}: a start needs the network", _elsewhere(subject))
+    return ok(where)
+
+
+def _elsewhere(subject: Subject) -> str:
+    if subject.profile.model.startswith("/"):
+        return "move the model to a disk"
+    return "set HF_HOME in the profile's environment to a directory on a disk"
+
+
+def disk(subject: Subject) -> Answer:
+    """There is room for what it still has to download, and for what engines compile."""
+    if isinstance(subject.cache, Unseen):
+        return skip(subject.cache.why)
+    missing = None if isinstance(subject.models, Unseen) else subject.models.missing
+    lacks = [lack for lack in missing.lacks if lack.need is not None] if missing else []
+    to_come = sum(max(0, (lack.size or 0) - lack.begun) for lack in lacks)
+    if not isinstance(subject.weights, Unseen) and subject.weights.free < to_come:
+        return fail(*_too_full(subject.weights, to_come, "the weights"))
+    same = not isinstance(subject.weights, Unseen) and subject.weights.mount == subject.cache.mount
+    there = to_come if same else 0
+    if subject.cache.free < LEAST + there:
+        return fail(*_too_full(subject.cache, LEAST + there, "what engines compile"))
+    if subject.profile.gpus and subject.cache.free < CACHES + there:
+        return warn(*_too_full(subject.cache, CACHES + there, "what engines compile"))
+    unknown = [lack.need.repo for lack in lacks if lack.size is None and lack.need is not None]
+    but = f'; how large "{unknown[0]}" is, is not known' if unknown else ""
+    return ok(f"{_gib(subject.cache.free)} free on {subject.cache.mount}{but}")
+
+
+def _too_full(place: Place, needed: int, what: str) -> tuple[str, str]:
+    return (
+        f"{_gib(place.free)} free on {place.mount}, and {what} may take {_gib(needed)}",
+        f'make room, or move "{place.path}" to a larger disk',
+    )
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def port(subject: Subject) -> Answer:
+    """Its port is free, or its own service has it."""
+    wanted = f"{subject.profile.host}:{subject.profile.port}"
+    if isinstance(subject.port, Unseen):
+        return skip(subject.port.why)
+    if subject.port.holder is None:
+        return ok(f"{wanted} is free")
+    if subject.port.own:
+        return ok(f"{wanted} is held by its own service")
+    return fail(
+        f"{wanted} is held by {subject.port.holder.named}",
+        "stop that, or choose another port in the profile",
+    )
+
+
+def interruptions(subject: Subject) -> Answer:
+    """Its runs end by themselves or on request, not because the host went away."""
+    if isinstance(subject.interruptions, Unseen):
+        return skip(subject.interruptions.why)
+    if not subject.interruptions:
+        return ok("its history tells of no run that the host cut off")
+    counts = subject.interruptions.items()
+    worst = max(counts, key=lambda item: item[1])[0]
+    told = ", ".join(f"{cause.value} {_times(count)}" for cause, count in counts)
+    return warn(f"runs were cut off: {told}", worst.remedies[0])
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def group_of(name: str) -> str:
+    """Name the group of a profile's checks."""
+    return f"profile {name}"
+
+
+REFUSED: Final = Inquiry(
+    "profile",
+    "profile",
+    "The profile is valid and may run here.",
+    refusal,
+)
+INQUIRIES: Final[Iterable[Inquiry[Subject]]] = (
+    Inquiry(REFUSED.code, REFUSED.title, REFUSED.about, profile),
+    Inquiry(
+        "engine",
+        "engine",
+        "Its program and model file are here, and the service's account may read them.",
+        engine,
+    ),
+    Inquiry(
+        "options",
+        "versions, options",
+        "The engine that is here is of a version that the profile wants, and knows its options.",
+        options,
+    ),
+    Inquiry("gpus", "its GPU", "The GPUs that it names are there and large enough.", gpu),
+    Inquiry(
+        "cuda",
+        "CUDA",
+        "The engine was built for a CUDA that knows the GPU (SM120: 12.8) and that the driver "
+        "can serve.",
+        cuda,
+    ),
+    Inquiry(
+        "model",
+        "model",
+        "Its weights are here and complete, for a start without a network.",
+        model,
+    ),
+    Inquiry(
+        "storage",
+        "storage",
+        "Its weights, or HF_HOME, are on a disk that is there after a boot.",
+        storage,
+    ),
+    Inquiry(
+        "disk",
+        "disk space",
+        "There is room for the weights and for what engines compile.",
+        disk,
+    ),
+    Inquiry("port", "port", "Its port is free, or held by its own service.", port),
+    Inquiry(
+        "interruptions",
+        "interruptions",
+        "Its history tells of no run that ended with a suspend, a stopped virtual machine or a "
+        "power loss.",
+        interruptions,
+    ),
+)
