@@ -1,0 +1,103 @@
+"""One ssh: started in its tunnel's directory, listened to, ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import chdir
+from typing import TYPE_CHECKING, Final, Self
+
+from servicekit.child import Child
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from servicekit.child import ExitStatus
+    from servicekit.tunnel.values import Tunnel
+
+GRACE: Final = 5.0
+"""Seconds that ssh may take to end when it is asked; it takes milliseconds."""
+LONGEST: Final = 1 << 16
+"""Bytes of a line that are kept."""
+
+
+class Link:
+    """A running ssh."""
+
+    def __init__(
+        self, child: Child, words: asyncio.StreamReader, pipe: asyncio.BaseTransport
+    ) -> None:
+        self._child = child
+        self._words = words
+        self._pipe = pipe
+
+    @classmethod
+    async def start(cls, tunnel: Tunnel, directory: Path) -> Self:
+        """Start ssh in `directory`, where the key and the pinned host keys are.
+
+        Raises `OSError` where it cannot be started.
+        """
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        words = asyncio.StreamReader(LONGEST)
+        try:
+            # Nothing of our environment has a say: no agent, no program that asks for passwords.
+            environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+            with chdir(directory):
+                child = Child.spawn(tunnel.argv(), environment, stdout=writing, stderr=writing)
+        except OSError:
+            os.close(reading)
+            raise
+        finally:
+            os.close(writing)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(words), os.fdopen(reading, "rb")
+        )
+        return cls(child, words, pipe)
+
+    @property
+    def pid(self) -> int:
+        """Pid of ssh."""
+        return self._child.pid
+
+    @property
+    def started(self) -> int:
+        """When ssh started, in clock ticks since boot."""
+        return self._child.started
+
+    async def lines(self) -> AsyncIterator[str]:
+        """Yield each line that ssh says, until it ends."""
+        while True:
+            try:
+                line = await self._words.readuntil()
+            except asyncio.IncompleteReadError as error:
+                line = error.partial
+                if not line:
+                    return
+            except asyncio.LimitOverrunError as error:
+                line = await self._words.readexactly(error.consumed)
+            yield line.decode(errors="replace")
+
+    async def ended(self) -> ExitStatus:
+        """Wait for its end."""
+        loop, dead = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._child.pidfd, dead.set)
+        try:
+            while (status := self._child.poll()) is None:
+                await dead.wait()
+        finally:
+            loop.remove_reader(self._child.pidfd)
+        return status
+
+    async def stop(self) -> None:
+        """End it, whatever it does, and let go of it."""
+        self._child.send(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(GRACE):
+                await self.ended()
+        except TimeoutError:
+            self._child.send(signal.SIGKILL)
+            await self.ended()
+        self._child.close()
+        self._pipe.close()

@@ -1,0 +1,249 @@
+"""What ssh says becomes an outcome: up, or what the trouble is and whether time mends it. Pure.
+
+ssh ends with 255 whatever went wrong, so that only its words tell a host that is switched off from
+one whose key has changed. The words are those of OpenSSH, which does not translate them; each rule
+is anchored to the beginning of its line. What no rule knows is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from servicekit.errors import ExitCode
+from servicekit.findings import printable
+
+if TYPE_CHECKING:
+    from servicekit.child import ExitStatus
+    from servicekit.tunnel.values import Tunnel
+
+LONGEST_LINE: Final = 300
+"""Characters of ssh's words that are repeated: some of them are the server's."""
+
+
+class Cause(StrEnum):
+    """Why a tunnel is not up: a closed list."""
+
+    HOST_KEY = "host-key"
+    DENIED = "denied"
+    KEY = "key"
+    REFUSED = "forward-refused"
+    SSH = "ssh"
+    """ssh itself cannot, or the two do not speak the same."""
+    PORT_TAKEN = "port-taken"
+    UNREACHABLE = "unreachable"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+FINAL: Final = frozenset({Cause.HOST_KEY, Cause.DENIED, Cause.KEY, Cause.REFUSED, Cause.SSH})
+"""Time does not mend these: somebody must change something on one of the two hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a tunnel is not up, and what helps."""
+
+    cause: Cause
+    why: str
+    remedy: str = ""
+
+    @property
+    def code(self) -> ExitCode:
+        """What the service ends with."""
+        return ExitCode.CONFIG if self.cause in FINAL else ExitCode.TEMPFAIL
+
+
+class _Rule(NamedTuple):
+    cause: Cause
+    pattern: re.Pattern[str]
+
+
+def _rule(cause: Cause, *patterns: str) -> _Rule:
+    return _Rule(cause, re.compile("|".join(patterns)))
+
+
+_DEBUG: Final = "debug1: "
+_CHATTER: Final = re.compile(
+    r"debug\d: |Authenticated to |Transferred: |Bytes per second: |@@@|\s*$"
+)
+"""What the level of the log brings with it and nobody needs to read."""
+_SERVER_KEY: Final = re.compile(r"debug1: Server host key: \S+ (SHA256:\S+)$")
+_REVERSE_UP: Final = re.compile(r"debug1: remote forward success for: ")
+_SESSION: Final = "debug1: Entering interactive session."
+_SERVER_REFUSED: Final = re.compile(
+    r"debug1: Remote: (?:port forwarding refused|Server has disabled port forwarding)"
+)
+_REVERSE_FAILED: Final = re.compile(r"Error: remote port forwarding failed for listen port ")
+_LOCAL_TAKEN: Final = re.compile(r"bind \[[^]]*\]:\d+: Address already in use")
+_UNANSWERED: Final = re.compile(r"Timeout, server .* not responding")
+
+_RULES: Final = (
+    _rule(
+        Cause.HOST_KEY,
+        r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!",
+        r"No \S+ host key is known for ",
+        r"Host key verification failed",
+    ),
+    _rule(Cause.KEY, r"Load key ", r"no such identity: ", r"Permissions \d+ for .* are too open"),
+    _rule(
+        Cause.DENIED,
+        r"\S+@\S+: Permission denied \(",
+        r"Received disconnect from .*: Too many authentication failures",
+    ),
+    _rule(Cause.REFUSED, r"channel \d+: open failed: administratively prohibited"),
+    _rule(
+        Cause.SSH,
+        r"command-line:? line \d+: ",
+        r"Unable to negotiate with ",
+        r"No user exists for uid ",
+    ),
+)
+_CUT: Final = _rule(
+    Cause.LOST,
+    r"ssh: connect to host ",
+    r"ssh: Could not resolve hostname ",
+    r"Connection to \S+ (?:closed|port \d+ timed out)",
+    r"Connection (?:closed|reset) by ",
+    r"Connection timed out during banner exchange",
+    r"(?:kex|ssh)_exchange_identification: ",
+    r"client_loop: send disconnect: ",
+    r"Read from remote host ",
+    r"Timeout, server ",
+    r"Received disconnect from ",
+)
+"""The network or the server: before the tunnel is up it was not reached, later it was lost."""
+
+
+class Reader:
+    """Follows what one ssh says about one tunnel."""
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self._server_key = ""
+        self._refused = False
+        self._last = ""
+        self.up = False
+        """The forwarding stands."""
+        self.trouble: Trouble | None = None
+        """The first that was told of, since it was up where it was."""
+
+    def hear(self, line: str) -> str:
+        """Take the next line; return it as far as it is for the log, once in a row."""
+        line = printable(line.rstrip())[:LONGEST_LINE]
+        if self.trouble is None:
+            self.trouble = self._trouble(line)
+        self._follow(line)
+        # A client that tries every second makes ssh say the same every second.
+        said = re.sub(r"^channel \d+: ", "", line)
+        news = "" if _CHATTER.match(line) or said == self._last else line
+        self._last = said if news else self._last
+        return news
+
+    def conclude(self, status: ExitStatus) -> Trouble:
+        """Say why it ended, now that it has."""
+        if self.trouble is not None:
+            return self.trouble
+        words = f': "{self._last}"' if self._last else ""
+        return Trouble(Cause.UNKNOWN, f"ssh ended with {status.named}{words}")
+
+    def _follow(self, line: str) -> None:
+        if found := _SERVER_KEY.match(line):
+            self._server_key = found[1]
+        elif _SERVER_REFUSED.match(line):
+            self._refused = True
+        elif _REVERSE_UP.match(line) or (line == _SESSION and not self._tunnel.reverse):
+            # Of a forward tunnel ssh listens before it says that; of a reverse one the server does
+            # only once it has answered.
+            self.up = True
+
+    def _trouble(self, line: str) -> Trouble | None:
+        if line.startswith(_DEBUG):
+            return None
+        if _REVERSE_FAILED.match(line):
+            return self._refusal() if self._refused else self._taken(self._tunnel.host)
+        if _LOCAL_TAKEN.match(line):
+            return self._taken("this host")
+        for cause, pattern in _RULES:
+            if pattern.match(line):
+                return self._final(cause, line)
+        return self._cut(line) if _CUT.pattern.match(line) else None
+
+    def _final(self, cause: Cause, line: str) -> Trouble:
+        tunnel = self._tunnel
+        match cause:
+            case Cause.HOST_KEY:
+                return Trouble(
+                    cause,
+                    f'the host key of "{tunnel.host}" is not the pinned one, '
+                    f"but {self._server_key or 'one of a type that is not pinned'}",
+                    "compare it on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`);"
+                    f" where that is it, `servicekit tunnel install {tunnel.name} "
+                    f"--fingerprint {self._server_key or 'SHA256:…'}` pins it",
+                )
+            case Cause.DENIED:
+                return Trouble(
+                    cause,
+                    f'"{tunnel.host}" does not let "{tunnel.user}" in with the tunnel\'s key',
+                    f"add the line that `servicekit tunnel install {tunnel.name}` prints to "
+                    f"~/.ssh/authorized_keys of {tunnel.user} there",
+                )
+            case Cause.REFUSED:
+                return self._refusal()
+            case Cause.KEY:
+                return unusable_key(tunnel, line)
+            case _:
+                return Trouble(cause, f"ssh cannot: {line}")
+
+    def _refusal(self) -> Trouble:
+        tunnel = self._tunnel
+        what = "listen on" if tunnel.reverse else "connect to"
+        port = f"127.0.0.1:{tunnel.remote}"
+        return Trouble(
+            Cause.REFUSED,
+            f'"{tunnel.host}" does not let the tunnel {what} {port}',
+            f"take the line that `servicekit tunnel install {tunnel.name}` prints into its "
+            "authorized_keys, and see that its sshd_config has no AllowTcpForwarding no",
+        )
+
+    def _taken(self, where: str) -> Trouble:
+        tunnel = self._tunnel
+        if tunnel.reverse:
+            return Trouble(
+                Cause.PORT_TAKEN,
+                f"port {tunnel.remote} on {where} is taken",
+                "where an earlier connection froze, sshd lets go of it by ClientAliveInterval and "
+                "ClientAliveCountMax in its sshd_config",
+            )
+        return Trouble(
+            Cause.PORT_TAKEN,
+            f"port {tunnel.local} on {where} is taken",
+            f"free it, or `servicekit tunnel install {tunnel.name} --local PORT`",
+        )
+
+    def _cut(self, line: str) -> Trouble:
+        host = self._tunnel.host
+        if not self.up:
+            words = re.sub(r"^ssh: (?:connect to host \S+ port|Could not resolve) ", "", line)
+            return Trouble(Cause.UNREACHABLE, f'"{host}" cannot be reached: {words}')
+        if _UNANSWERED.match(line):
+            seconds = self._tunnel.frozen_within
+            return Trouble(Cause.LOST, f'"{host}" did not answer any more for {seconds} s')
+        return Trouble(Cause.LOST, f'the connection to "{host}" was cut: {line}')
+
+
+def unusable_key(tunnel: Tunnel, words: str) -> Trouble:
+    """Say that the tunnel's own key cannot be used."""
+    return Trouble(
+        Cause.KEY,
+        f"the tunnel's key cannot be used: {words}",
+        f"`servicekit tunnel install {tunnel.name} --force` makes the tunnel's files anew",
+    )
+
+
+def late(tunnel: Tunnel) -> Trouble:
+    """Say that a login began and did not end."""
+    why = f'"{tunnel.host}" did not finish the login within {tunnel.up_within} s'
+    return Trouble(Cause.UNREACHABLE, why)

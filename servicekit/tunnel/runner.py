@@ -1,0 +1,206 @@
+"""The service of a tunnel: one ssh, watched until it ends, and the word for why it did.
+
+It lives as long as its ssh. The manager starts the next one, except after exit code 78: then
+somebody must change something first. Between two of them only the published state is remembered.
+How long to hold off is decided here, so that it is the same under every manager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servicekit import proc, trusted
+from servicekit.errors import ExitCode, UserError
+from servicekit.log import Priority, open_events
+from servicekit.tunnel.link import Link
+from servicekit.tunnel.outcome import Cause, Reader, Trouble, late, unusable_key
+from servicekit.tunnel.state import CONNECTING, DOWN, STOPPED, UP, WAITING, State, read_state
+from servicekit.tunnel.values import (
+    FILE,
+    KEY,
+    LOOPBACK,
+    STEADY,
+    Tunnel,
+    checked_name,
+    directory,
+    hold_off,
+    state_file,
+)
+from servicekit.watchdog.publish import Notifier, write_state
+
+if TYPE_CHECKING:
+    from servicekit.log import Events
+    from servicekit.places import Places
+
+
+def load(places: Places, name: str) -> Tunnel:
+    """Read an installed tunnel; raise `UserError` where there is none, or its file is refused."""
+    file = Path(directory(places, checked_name(name)) / FILE)
+    try:
+        said = trusted.read(file, trusted.owners(places.scope))
+    except FileNotFoundError:
+        raise UserError(
+            f'tunnel "{name}" is not installed',
+            hint=f"`servicekit tunnel install {name} --to USER@HOST` makes it a service",
+            code=ExitCode.CONFIG,
+        ) from None
+    return Tunnel.parse(said, name=name, where=str(file))
+
+
+def run(places: Places, name: str) -> ExitCode:
+    """Keep a tunnel up until it breaks or is stopped; return what the manager must know."""
+    tunnel = load(places, name)
+    events = open_events({"tunnel": name}, os.environ)
+    notifier = Notifier()
+    try:
+        return asyncio.run(Runner(tunnel, places, events, notifier).run())
+    finally:
+        notifier.close()
+        events.close(1.0)
+
+
+class Runner:
+    """One run."""
+
+    def __init__(self, tunnel: Tunnel, places: Places, events: Events, notifier: Notifier) -> None:
+        self._tunnel = tunnel
+        self._home = Path(directory(places, tunnel.name))
+        self._file = Path(state_file(places, tunnel.name))
+        self._events = events
+        self._notifier = notifier
+        self._up_since: float | None = None
+        self._faults = 0
+        me = proc.stat(os.getpid())
+        self._blank = State(
+            tunnel=tunnel.name,
+            phase=WAITING,
+            since="",
+            pid=os.getpid(),
+            pid_started=me.started if me else 0,
+        )
+        self._state = self._blank
+
+    async def run(self) -> ExitCode:
+        """Hold off, connect, stay; return the exit code."""
+        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: task.cancel() if task else None)
+        try:
+            await self._hold_off()
+            trouble = await self._connect()
+        except asyncio.CancelledError:
+            self._publish(replace(self._blank, phase=STOPPED, code=ExitCode.OK))
+            self._events.event("stopped", Priority.INFO, state=STOPPED)
+            return ExitCode.OK
+        return self._fail(trouble)
+
+    async def _hold_off(self) -> None:
+        """Wait as long as the faults before this run say."""
+        before = read_state(self._file)
+        if before is None:
+            return
+        before.sweep()
+        since = time.monotonic() - before.failed_at
+        left = hold_off(before.faults) - since
+        # A clock that is behind the fault's is that of another boot.
+        if before.faults and 0 <= since < hold_off(before.faults):
+            me = self._state
+            waiting = replace(before, phase=WAITING, pid=me.pid, pid_started=me.pid_started)
+            self._publish(replace(waiting, ssh_pid=0, code=None))
+            self._notifier.status(f"tries again in {left:.0f} s: {before.why}")
+            await asyncio.sleep(left)
+        self._faults = before.faults
+
+    async def _connect(self) -> Trouble:
+        """Be the tunnel; return why it ended."""
+        tunnel = self._tunnel
+        try:
+            (self._home / KEY).read_bytes()
+        except OSError as error:
+            return unusable_key(tunnel, f'"{error.filename}": {(error.strerror or "").lower()}')
+        try:
+            link = await Link.start(tunnel, self._home)
+        except OSError as error:
+            reason = (error.strerror or "").lower()
+            return Trouble(
+                Cause.SSH, f"ssh cannot be started: {reason}", "install the OpenSSH client"
+            )
+        self._notifier.status(f"connecting to {tunnel.to}")
+        connecting = replace(self._state, phase=CONNECTING)
+        self._publish(replace(connecting, ssh_pid=link.pid, ssh_started=link.started))
+        try:
+            return await self._listen(link, Reader(tunnel))
+        except TimeoutError:
+            return late(tunnel)
+        finally:
+            await link.stop()
+
+    async def _listen(self, link: Link, reader: Reader) -> Trouble:
+        async with asyncio.timeout(self._tunnel.up_within) as bound:
+            async for line in link.lines():
+                if said := reader.hear(line):
+                    self._events.engine(said)
+                if reader.up and self._up_since is None:
+                    bound.reschedule(None)
+                    await self._become_up()
+                if reader.up and reader.trouble is not None:
+                    # The server refuses what the tunnel is for. ssh itself would stay.
+                    return reader.trouble
+            return reader.conclude(await link.ended())
+
+    async def _become_up(self) -> None:
+        tunnel = self._tunnel
+        self._up_since = time.monotonic()
+        self._publish(replace(self._state, phase=UP, cause=None, why="", remedy=""))
+        self._notifier.ready(f"up: {tunnel.way}")
+        self._events.event(f"up: {tunnel.way}", Priority.NOTICE, state=UP)
+        if not tunnel.reverse:
+            # Whether the server lets us connect is only seen by connecting.
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(LOOPBACK, tunnel.local)
+                writer.close()
+
+    def _fail(self, trouble: Trouble) -> ExitCode:
+        now = time.monotonic()
+        steady = self._up_since is not None and now - self._up_since >= STEADY
+        again = trouble.code is ExitCode.TEMPFAIL
+        # After what somebody had to mend, the next start is that somebody's, who need not wait.
+        faults = (1 if steady else self._faults + 1) if again else 0
+        wait = f"; tries again in {hold_off(faults):.0f} s" if again else ""
+        self._publish(
+            replace(
+                self._blank,
+                phase=DOWN,
+                cause=trouble.cause,
+                why=trouble.why,
+                remedy=trouble.remedy,
+                faults=faults,
+                failed_at=now,
+                code=trouble.code,
+            )
+        )
+        self._notifier.status(f"{trouble.why}{wait}")
+        remedy = f"; {trouble.remedy}" if trouble.remedy else ""
+        self._events.event(
+            f"{trouble.why}{wait}{remedy}",
+            Priority.WARNING if again else Priority.ERROR,
+            state=DOWN,
+            cause=trouble.cause,
+        )
+        return trouble.code
+
+    def _publish(self, state: State) -> None:
+        """Write the state down; where that cannot be done, the tunnel works all the same."""
+        since = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._state = replace(state, since=since)
+        with suppress(OSError):
+            write_state(self._file, self._state)
