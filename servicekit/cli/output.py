@@ -25,6 +25,10 @@ COLOURS: Final = {
     "replace": "yellow",
     "remove": "red",
     "drifted": "magenta",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "red",
+    "skip": "bright_black",
 }
 """Colour of each word that has one."""
 
