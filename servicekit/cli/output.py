@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 COLOURS: Final = {
     "ready": "green",
+    "up": "green",
     "starting": "cyan",
     "degraded": "yellow",
+    "engine-down": "yellow",
     "failed": "red",
+    "down": "red",
+    "port-taken": "red",
     "stopped": "bright_black",
     "configured": "bright_black",
     "create": "green",
