@@ -49,6 +49,7 @@ VERBS: Final = {
     "probe": Verb("probe", "probe", "Tell in one line whether a service is healthy."),
     "doctor": Verb("doctor", "doctor", "Look for what keeps services from running well here."),
     "wsl": Verb("wsl", "app", "Make WSL2 keep services running."),
+    "tunnel": Verb("tunnel", "app", "Keep an engine's port reachable over ssh."),
     "watch": Verb("watch", "watch", "Run an engine under its watchdog, in the foreground."),
     "alert": Verb("alert", "alert", "Tell whoever the settings name how a service is."),
     "schema": Verb("profiles", "schema", "Print the JSON schema of profile files."),
