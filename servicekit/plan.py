@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from servicekit.engines import engine
 from servicekit.errors import ExitCode, ProfileError, UserError
 from servicekit.findings import shown
+from servicekit.hubcache import cache_directory
 from servicekit.places import Scope
 from servicekit.profile import parse, variable_of
 from servicekit.quoting import Reference
@@ -187,6 +188,16 @@ def _cache_environment(places: Places) -> dict[str, str]:
         "FLASHINFER_WORKSPACE_BASE": str(cache / "flashinfer"),
         "VLLM_CACHE_ROOT": str(cache / "vllm"),
     }
+
+
+def hub_cache(profile: Profile, places: Places) -> PurePosixPath:
+    """Where the engine looks for models of the hub, with every tunable at its default."""
+    values = _values(profile, places)
+    told = {
+        name: "".join(map(str, _filled((value,), values)))
+        for name, value in {**_cache_environment(places), **profile.environment}.items()
+    }
+    return cache_directory(told)
 
 
 def _tunables(profile: Profile, values: Mapping[str, Piece]) -> Iterator[Tunable]:

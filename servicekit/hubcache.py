@@ -1,0 +1,134 @@
+"""The hub's cache on disk: where every engine looks for models by their names. Disk.
+
+The layout is huggingface_hub's, and llama.cpp's as well: `blobs/` holds files under their
+checksums, `snapshots/COMMIT/` links to them by their names, `refs/` tells which commit a branch or
+tag is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+DIGEST: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""Name of a blob: the SHA-256 of a large file, the id that git gives a small one."""
+PARTIAL: Final = ".incomplete"
+"""Suffix of a blob that is not whole yet."""
+MAIN: Final = "main"
+"""Branch that is meant where nothing is said."""
+
+
+def cache_directory(environment: Mapping[str, str]) -> PurePosixPath:
+    """Return the cache that a program with this environment uses, as huggingface_hub finds it."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        if environment.get(name):
+            return PurePosixPath(environment[name])
+    if environment.get("HF_HOME"):
+        return PurePosixPath(environment["HF_HOME"], "hub")
+    cache = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '')}/.cache"
+    return PurePosixPath(cache, "huggingface/hub")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a model."""
+
+    name: str
+    """Path inside the repository."""
+    size: int
+    """Bytes."""
+    digest: str
+    """As `DIGEST` says; empty where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a model consists of at one commit."""
+
+    commit: str
+    files: tuple[File, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files; one that the repository has under two names counts once."""
+        return sum({file.digest or file.name: file.size for file in self.files}.values())
+
+
+class Repository:
+    """The part of the cache `cache` that belongs to the model `owner/name`.
+
+    Every method raises `PermissionError` where it may not look.
+    """
+
+    def __init__(self, cache: Path, model: str) -> None:
+        self.folder = cache / f"models--{model.replace('/', '--')}"
+        self.blobs = self.folder / "blobs"
+
+    def blob(self, digest: str) -> Path:
+        """Where the file with this checksum is, or would be."""
+        return self.blobs / digest
+
+    def partial(self, digest: str) -> Path:
+        """Where the same file is as long as it is not whole."""
+        return self.blobs / f"{digest}{PARTIAL}"
+
+    def snapshot(self, commit: str) -> Path:
+        """Directory that has the files of `commit` under their names."""
+        return self.folder / "snapshots" / commit
+
+    def ref(self, revision: str) -> Path:
+        """File that tells which commit `revision` is."""
+        return self.folder / "refs" / revision
+
+    def commit(self, revision: str) -> str | None:
+        """Which commit `revision` was when it was fetched; `None` where it never was."""
+        if COMMIT.fullmatch(revision):
+            return revision
+        try:
+            text = self.ref(revision).read_text(encoding="ascii", errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        return text if COMMIT.fullmatch(text) else None
+
+    def listing(self, revision: str) -> Listing | None:
+        """List what is here of `revision`, as far as names and links tell; `None`: nothing."""
+        commit = self.commit(revision)
+        if commit is None:
+            return None
+        top = self.snapshot(commit)
+        files = []
+        for path in _walk(top):
+            if path.is_file():  # a link that leads nowhere is none
+                target = path.readlink().name if path.is_symlink() else ""
+                digest = target if DIGEST.fullmatch(target) else ""
+                files.append(File(str(path.relative_to(top)), path.stat().st_size, digest))
+        return Listing(commit, tuple(files)) if files else None
+
+    def begun(self) -> int:
+        """Bytes of files that were begun and are not whole."""
+        return sum(path.stat().st_size for path in _walk(self.blobs) if path.suffix == PARTIAL)
+
+    def find(self, revision: str, name: str) -> Path | None:
+        """Where the file `name` of `revision` is; `None` where it is not here."""
+        commit = self.commit(revision)
+        path = None if commit is None else self.snapshot(commit) / name
+        return path if path is not None and path.is_file() else None
+
+
+def _walk(top: Path) -> Iterator[Path]:
+    """Give every file below `top`, sorted; nothing where there is no such directory."""
+
+    def refuse(error: OSError) -> None:
+        # Left to themselves, `os.walk` and `Path.glob` pass over what may not be looked at.
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    for folder, _, names in sorted(os.walk(top, onerror=refuse)):
+        yield from (Path(folder, name) for name in sorted(names))
