@@ -98,6 +98,8 @@ def merge(text: str, key: Key, value: str, *, aliases: Iterable[Key] = ()) -> st
         added = f"{newline}{key.name}={value}"
         return f"{text[: last.line_end]}{added}{text[last.line_end :]}"
     gap = "" if not text else newline if text.endswith("\n") else newline * 2
+    if text.endswith("\\"):
+        gap = f" {gap}"  # else it would continue its line, which WSL finds invalid as it is
     return f"{text}{gap}[{key.section}]{newline}{key.name}={value}{newline}"
 
 

@@ -27,6 +27,9 @@ WITH_WINDOW: Final = r"%SystemRoot%\System32\wsl.exe"
 
 FOR_EVER: Final = "PT0S"
 """No limit. Without it Windows ends a task after three days."""
+AGAIN: Final = "PT5M"
+"""How often it is started once more, which does nothing while it runs: whether Windows takes the
+end of WSL for a failure is not relied on."""
 RESTART_INTERVAL: Final = "PT1M"
 """The shortest that the schema allows."""
 RESTART_COUNT: Final = 255
@@ -59,6 +62,9 @@ def task_xml(distribution: str, account: str, *, client: str = WITHOUT_WINDOW) -
     _add(about, "Description", f"Starts the WSL distribution {distribution} and keeps it running.")
     trigger = _add(_add(task, "Triggers"), "LogonTrigger")
     _add(trigger, "Enabled", "true")
+    again = _add(trigger, "Repetition")
+    _add(again, "Interval", AGAIN)
+    _add(again, "StopAtDurationEnd", "false")
     _add(trigger, "UserId", account)
     principal = _add(_add(task, "Principals"), "Principal", id="Author")
     _add(principal, "UserId", account)
