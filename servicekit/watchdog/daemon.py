@@ -189,25 +189,24 @@ class Watchdog:
         )
         if cut_off is not None:
             run, fault = cut_off
-            record = self._ledger.write(
-                Kind.FAULT, run=run, cause=fault.cause, sentence=fault.sentence
-            )
-            records = (*records, record)
+            self._note(Kind.FAULT, run=run, cause=fault.cause, sentence=fault.sentence)
+            records = ledger.read(self._ledger.path)
             self._say(f"the run before has no ending: {fault.sentence}", Priority.WARNING, fault)
         limits = self._profile.restart
         held = ledger.holdoff(records, ledger.now(), limits)
         self._restarts, self._eta = held.restarts, ledger.eta(records)
         self._surveyor.remember(ledger.baselines(records, self._boot_id))
-        self._note(
+        counted = self._note(
             Kind.STARTED, pid=os.getpid(), pid1_started=evidence.pid1_started(), ppid=self._parent
         )
+        budget = f"{limits.budget} faults in {limits.window / 60:g} min"
         now = time.monotonic()
         return Started(
             now,
             hold_until=now + held.delay_seconds,
             last_cause=held.last_cause,
-            faults_left=held.faults_left,
-            budget=f"{limits.budget} faults in {limits.window / 60:g} min",
+            faults_left=held.faults_left if counted else 1,
+            budget=budget if counted else "none, while the ledger cannot be written",
         )
 
     # Orders of the loop.
@@ -324,12 +323,14 @@ class Watchdog:
 
     # Telling.
 
-    def _note(self, kind: Kind, **fields: Any) -> None:  # noqa: ANN401 - JSON
+    def _note(self, kind: Kind, **fields: Any) -> bool:  # noqa: ANN401 - JSON
         """Write to the ledger; a full disk is told of and never ends a healthy service."""
         try:
             self._ledger.write(kind, **fields)
         except OSError as error:
             self._say(f"the ledger cannot be written: {error}", Priority.ERROR)
+            return False
+        return True
 
     def _record(self, before: Memory, now: Memory, seen: View) -> None:
         write = self._note

@@ -157,10 +157,13 @@ class Ledger:
             self._lock = _lock(path.parent)
             self._file, self._torn = _open(path)
         except OSError as error:
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             raise UserError(
                 f'history "{error.filename}" cannot be written: {(error.strerror or "").lower()}',
-                hint="it must belong to the account that the service runs as",
-                code=ExitCode.CONFIG,
+                hint="free some space"
+                if full
+                else "it must belong to the account that the service runs as",
+                code=ExitCode.UNAVAILABLE if full else ExitCode.CONFIG,
             ) from None
 
     def write(self, kind: Kind, *, run: str = "", **fields: Any) -> Record:  # noqa: ANN401 - JSON
@@ -235,8 +238,9 @@ def _lock(directory: Path) -> int:
             f'profile "{directory.name}" is being watched already, by pid {holder}',
             hint=f"stop that one first: `servicekit stop {directory.name}`",
         ) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # on a full disk the lock holds all the same, it only has no name in it
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
 
 
