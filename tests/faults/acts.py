@@ -1,0 +1,281 @@
+"""What rows do to a service, and what some of them look at in the end."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from faults.stage import OWN_LIMIT
+from machines.dstate import Stuck
+
+from servicekit.watchdog.engine import VARIABLE, Marker
+from servicekit.watchdog.ledger import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from faults.stage import Stage
+
+    Act = Callable[[Stage], None]
+
+HOLDS_LOCK: Final = """
+import socket, sys, time
+held = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in "12"]
+held[0].bind(f"\\0servicekit/gpu/{sys.argv[1]}")
+held[1].bind(f"\\0servicekit/gpu/{sys.argv[1]}/another")
+time.sleep(1000)
+"""
+OURS: Final = "python-httpx"
+"""Who asks for completions, when the watchdog does."""
+
+
+def tell(**script: object) -> Act:
+    """Have the engine play something else."""
+    return lambda stage: stage.tell(**script)
+
+
+def engine_gets(signal: str) -> Act:
+    """Have somebody send the engine a signal."""
+    return lambda stage: stage.send(stage.engine_pid, signal)
+
+
+def watchdog_gets(signal: str) -> Act:
+    """Have somebody who is not its manager send the watchdog a signal."""
+    return lambda stage: stage.send(stage.watchdog_pid, signal)
+
+
+def stop(stage: Stage) -> None:
+    """Have the manager stop it."""
+    stage.stop()
+
+
+def kill_worker(stage: Stage) -> None:
+    """Kill one of the engine's own processes."""
+    worker = stage.fetch("/_fault")["workers"][0]
+    stage.now()
+    stage.send(worker, "KILL")
+
+
+def hang_up(stage: Stage) -> None:
+    """Close the terminal that the watchdog runs in."""
+    stage.send(stage.manager_pid, "USR1")
+
+
+def die_with_shared_memory(stage: Stage) -> None:
+    """Kill the engine while it has a file in shared memory."""
+    stage.tell(shm=f"psm_{stage.token}")
+    stage.wait(stage.shared_memory, OWN_LIMIT, "the file is there")
+    stage.happens(stage.is_over, 3)  # looks come every second: one has seen it
+    stage.now()
+    stage.send(stage.engine_pid, "KILL")
+
+
+def stand_still(seconds: float) -> Act:
+    """Stop watchdog and engine for a while, as a pause of the virtual machine does."""
+
+    def act(stage: Stage) -> None:
+        pids = (stage.watchdog_pid, stage.engine_pid)
+        for pid in pids:
+            stage.send(pid, "STOP")
+        stage.happens(stage.is_over, seconds)
+        for pid in reversed(pids):
+            stage.send(pid, "CONT")
+
+    return act
+
+
+# Strangers.
+
+
+def serve_the_port(stage: Stage) -> None:
+    """Have a process that is not of the service answer on its port, and rightly so."""
+    stage.run(stage.fake_engine, "--port", str(stage.port), "--served-model-name", "row")
+    stage.wait(stage.listening, OWN_LIMIT, "the stranger listens")
+    stage.now()
+
+
+def hold_port(stage: Stage) -> None:
+    """Have a web server hold the port."""
+    stage.run("python3", "-m", "http.server", str(stage.port), "--bind", "127.0.0.1")
+    stage.wait(stage.listening, OWN_LIMIT, "the stranger listens")
+
+
+def leave_engine_behind(stage: Stage) -> None:
+    """Have an engine run that an earlier run of the service left behind."""
+    marker = Marker(stage.name, "earlier", stage.home)
+    argv = (stage.fake_engine, "--port", str(stage.port), "--served-model-name", "row")
+    stage.run(*argv, own=True, **{VARIABLE: marker.value})
+    stage.wait(stage.listening, OWN_LIMIT, "the leftover listens")
+
+
+def run_namesake(stage: Stage) -> None:
+    """Have an engine run of a profile of the same name that lives elsewhere."""
+    marker = Marker(stage.name, "other", "/somewhere/else")
+    stage.run("sleep", "1000", own=True, **{VARIABLE: marker.value})
+
+
+def hold_vram(stage: Stage) -> None:
+    """Have a stranger hold most of the GPU."""
+    stage.run("sleep", "1000", own=True, **{stage.vram: "20000"})
+
+
+def hold_gpu_lock(stage: Stage) -> None:
+    """Have another profile's watchdog hold the GPU."""
+    stage.run("python3", "-c", HOLDS_LOCK, stage.uuid)
+    names = stage.sockets.parent / "unix"
+    stage.wait(lambda: stage.uuid in names.read_text(), OWN_LIMIT, "the lock is held")
+
+
+# The driver.
+
+
+def driver_says(error: str) -> Act:
+    """Have every call into the driver fail."""
+    return lambda stage: stage.drive(error=error)
+
+
+def driver_comes_late(stage: Stage) -> None:
+    """Have a driver that is up only 2 s later."""
+    stage.drive(error="DriverNotLoaded")
+    late = threading.Timer(2, stage.drive)
+    late.start()
+    stage.after.callback(late.join)
+
+
+def driver_hangs(stage: Stage) -> None:
+    """Have calls into the driver never return, whatever signal comes."""
+    stage.drive(hang=str(_stuck(stage).path))
+
+
+def vram_is_lost(stage: Stage) -> None:
+    """Have VRAM in use that no process holds."""
+    stage.drive(used=20600)
+
+
+def vram_comes_back_late(stage: Stage) -> None:
+    """Have the engine exit, and its memory be free only 2 s later."""
+    stage.drive(used=20600)
+    stage.tell(exit=1)
+    stage.wait(lambda: stage.records(Kind.FAULT), OWN_LIMIT, "it is noticed")
+    stage.happens(lambda: stage.records(Kind.GONE), 2)
+    stage.notes["gone early"] = stage.records(Kind.GONE)
+    stage.drive()
+
+
+def die_unkillably(stage: Stage) -> None:
+    """Kill the engine while one of its threads is stuck inside the kernel."""
+    threads = stage.root / f"proc/{stage.engine_pid}/task"
+    before = {*threads.iterdir()}
+    stage.tell(stuck=str(_stuck(stage).path))
+    stage.wait(lambda: {*threads.iterdir()} > before, OWN_LIMIT, "a thread is stuck")
+    stage.now()
+    stage.send(stage.engine_pid, "KILL")
+
+
+def _stuck(stage: Stage) -> Stuck:
+    """Make a name that holds whoever looks it up, until the row is over."""
+    folder = stage.folder / "stuck"
+    folder.mkdir()
+    stuck = Stuck(folder)
+    stage.after.callback(stuck.release)
+    stage.notes["stuck"] = stuck
+    return stuck
+
+
+# The disk.
+
+
+def fill_the_disk(stage: Stage) -> None:
+    """Let the watchdog write to no file, while there is something to be written."""
+    pid = str(stage.watchdog_pid)
+    stage.order("prlimit", "--pid", pid, "--fsize=0:")
+    stage.tell(status=503, status_for=2)
+    stage.wait(lambda: "degraded: " in stage.told(), OWN_LIMIT, "it is told as degraded")
+    stage.wait(lambda: "ready: " in _after(stage.told(), "degraded: "), OWN_LIMIT, "and as ready")
+    stage.order("prlimit", "--pid", pid, "--fsize=unlimited:")
+
+
+def free_the_disk_and_die(stage: Stage) -> None:
+    """Let the watchdog write again, and have the engine killed."""
+    stage.order("prlimit", "--pid", str(stage.manager_pid), "--fsize=unlimited:")
+    (engine,) = stage.alive()
+    stage.now()
+    stage.send(engine, "KILL")
+
+
+def _after(text: str, mark: str) -> str:
+    return text.rpartition(mark)[2]
+
+
+# What is looked at in the end: "" when it is as it must be.
+
+
+def stranger_lives(stage: Stage) -> str:
+    """A process that is not ours must never be touched."""
+    alive = all(stranger.poll() is None for stranger in stage.strangers)
+    return "" if alive else "a stranger was killed"
+
+
+def leftover_is_gone(stage: Stage) -> str:
+    """What is ours must be swept."""
+    alive = any(stranger.poll() is None for stranger in stage.strangers)
+    return "the leftover lives" if alive else ""
+
+
+def begins_anew(stage: Stage) -> str:
+    """An operator's start must have a budget of its own."""
+    stage.play()
+    stage.start()
+    stage.wait_ready()
+    state = stage.state()
+    return "" if state is not None and state.restarts == 0 else f"state.json says {state}"
+
+
+def _asked(stage: Stage) -> dict[str, Any]:
+    asked: dict[str, Any] = stage.fetch("/_fault")["asked"][OURS]
+    return asked
+
+
+def serve_users(*, at_once: int, tokens: int, seconds: float) -> Act:
+    """Have users served all the time."""
+
+    def act(stage: Stage) -> None:
+        stage.tell(users={"at_once": at_once, "tokens": tokens, "seconds": seconds})
+        stage.notes["begun"] = _asked(stage)["begun"]
+
+    return act
+
+
+def probed_beside_users(stage: Stage) -> str:
+    """While users are answered, at most the probe that was due already may be sent."""
+    probes = _asked(stage)["begun"] - stage.notes["begun"]
+    return f"{probes} probes beside users who were answered" if probes > 1 else ""
+
+
+def probes_piled_up(stage: Stage) -> str:
+    """There must never be more than one probe at a time."""
+    most = _asked(stage)["most"]
+    return f"{most} probes at a time" if most > 1 else ""
+
+
+def was_waited_for(stage: Stage) -> str:
+    """No run may be over before its memory is back."""
+    return "it was gone before its memory was back" if stage.notes["gone early"] else ""
+
+
+def said_that_it_cannot_write(stage: Stage) -> str:
+    """A full disk must be told of."""
+    said = {what for what in ("ledger", "state.json") if f"{what} cannot be written" in stage.log()}
+    return "" if len(said) == 2 else f"it only said that it cannot write {said}"
+
+
+def last_cause_is(cause: str) -> Callable[[Stage], str]:
+    """The run must end by a cause that came after its fault."""
+
+    def check(stage: Stage) -> str:
+        if "stuck" in stage.notes:
+            stage.notes["stuck"].release()
+        said = stage.last(Kind.GONE).fields.get("cause")
+        return "" if said == cause else f"it is gone by {said}, not {cause}"
+
+    return check

@@ -1,0 +1,62 @@
+"""Plays many rows at a time under one manager: they mostly wait."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from faults.bare import Bare
+from faults.inside import Inside, prepare
+from faults.play import play
+from faults.rows import BARE, SUPERVISORD, SYSTEMD, Row
+from faults.supervised import Supervised
+from machines.supervisor import Supervisor
+from machines.systemd import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from faults.rows import Outcome
+    from faults.stage import Stage
+
+AT_ONCE: Final = {BARE: 6, SUPERVISORD: 6, SYSTEMD: 6}
+"""Rows at a time on two cores: more would be late for their own short times."""
+
+
+@contextmanager
+def played(rows: Sequence[Row], manager: str) -> Iterator[Mapping[str, Future[Outcome]]]:
+    """Give the outcomes to come of `rows` under `manager`, by name."""
+    with ExitStack() as machines, ThreadPoolExecutor(AT_ONCE[manager]) as pool:
+        stages = _stages(rows, manager, machines)
+        yield {row.name: pool.submit(play, row, stages[row.name]) for row in rows}
+
+
+def chosen(request: pytest.FixtureRequest) -> list[Row]:
+    """Give the rows of the tests that are run in the module of `request`."""
+    tests = [item for item in request.session.items if item.path == request.path]
+    rows = (test.callspec.params["row"] for test in tests if isinstance(test, pytest.Function))
+    return [row for row in rows if isinstance(row, Row)]
+
+
+def report(outcome: Outcome) -> str:
+    """Say all that is not as expected; "" when nothing is."""
+    left = [] if outcome.left == "nothing" else [f"left behind: {outcome.left}"]
+    return "\n".join([*outcome.wrong, *left])
+
+
+def _stages(rows: Sequence[Row], manager: str, machines: ExitStack) -> dict[str, Stage]:
+    if manager == BARE:
+        return {row.name: Bare(row) for row in rows}
+    if manager == SUPERVISORD:
+        supervisord = Supervisor()
+        machines.callback(supervisord.remove)
+        supervisord.start()
+        return {row.name: Supervised(row, supervisord) for row in rows}
+    machine = Machine()
+    machines.callback(machine.remove)
+    machine.boot()
+    prepare(machine, rows)
+    return {row.name: Inside(row, machine, number) for number, row in enumerate(rows)}

@@ -1,0 +1,758 @@
+"""The fault matrix: every row, in the order of the table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from faults import acts
+from faults.rows import BARE, MANAGERS, SUPERVISORD, SYSTEMD, Degraded, Failed, Ready, Row, Stopped
+
+# What the rows' profile makes of DESIGN's bounds, in seconds (see `faults.stage.PROFILE`).
+INTERVAL: Final = 1.0
+DEADLINE: Final = 1.5
+STALL: Final = 3.0
+UNFINISHED: Final = 4.0
+START_STALL: Final = 4.0
+GPU_WAIT: Final = 3.0
+AIL_LIMIT: Final = 3.0
+SETTLE: Final = 4.0
+PATIENCE: Final = 5.0
+"""Our own, for what waiting does not mend."""
+HANG: Final = INTERVAL + max(DEADLINE, STALL) + 1.0
+"""What a hang must be found within."""
+SURVEY: Final = 1.0
+LOOK: Final = 5.0
+"""What a call into the driver may take."""
+AT_ONCE: Final = 0.5
+LOCAL: Final = (BARE, SUPERVISORD)
+"""Where a process can be held inside the kernel: a mount of ours is not seen in a machine."""
+COUNTERS: Final = 5.0
+"""Between two readings of an idle engine's counters."""
+
+
+def dies_with(line: str, code: int = 1) -> dict[str, Any]:
+    """Play an engine whose start ends with a last line."""
+    return {"boot": ["starting"], "fatal": line, "fatal_code": code}
+
+
+ROWS: Final[tuple[Row, ...]] = (
+    # ---- it says that it is well ----
+    Row(
+        "port-silent",
+        "the port listens from the start, and nothing is ever answered",
+        Failed("start-stalled", 75, within=START_STALL + DEADLINE),
+        script={"answers": "nothing"},
+    ),
+    Row(
+        "health-lies",
+        "`/health` and `/v1/models` are well from the start, completions hang",
+        Failed("start-stalled", 75, within=START_STALL + DEADLINE),
+        engine="vllm",
+        script={"completion": "hang"},
+        quick=MANAGERS,
+    ),
+    Row(
+        "wrong-model",
+        "another model's name in `/v1/models`",
+        Failed("wrong-model", 78, within=PATIENCE + 1, says='serves "other", not "row"'),
+        script={"name": "other"},
+        quick=MANAGERS,
+    ),
+    Row(
+        "wrong-model-in-reply",
+        "another model's name in the reply alone",
+        Failed("wrong-model", 78, within=PATIENCE + 1, says='answers as "other"'),
+        engine="sglang",
+        script={"reply_name": "other"},
+    ),
+    Row(
+        "not-our-process",
+        "while ours loads, a right answer on our port from a process that is not ours",
+        Failed("not-our-socket", 69, within=PATIENCE + 2, says=r"answered by pid \d+ \("),
+        script={"load": 60},
+        profile={"start": {"stall": 20}},
+        loading=acts.serve_the_port,
+    ),
+    Row(
+        "trickle-at-start",
+        "the reply to a completion trickles for ever",
+        Failed("start-stalled", 75, within=START_STALL + DEADLINE),
+        engine="vllm",
+        script={"completion": "trickle"},
+    ),
+    Row(
+        "thinking",
+        "thinking is on: `content` is empty, finish reason `length`",
+        Ready(hold=2),
+        engine="sglang",
+        script={"completion": "thinking"},
+    ),
+    Row(
+        "wants-another-key",
+        "401 to every question",
+        Failed("unauthorized", 78, within=PATIENCE + 1, says="wants another API key"),
+        script={"status": 401},
+    ),
+    Row(
+        "unavailable-for-a-while",
+        "503 for the first 3 s of serving",
+        Ready(hold=1),
+        engine="llamacpp",
+        script={"status": 503, "status_for": 3},
+    ),
+    Row(
+        "web-page",
+        "somebody's web page in the place of every answer",
+        Failed("wrong-answer", 75, within=PATIENCE + 1, says="not JSON", again="wrong-answer"),
+        script={"answers": "html"},
+    ),
+    Row(
+        "detached-server",
+        "the port is served by a double-forked child of the engine, in a session of its own",
+        Ready(hold=2),
+        script={"impostor": True},
+    ),
+    # ---- hung or busy ----
+    *(
+        Row(
+            f"hang-{engine}",
+            f"{engine}: completions hang, `/health` 200 throughout",
+            Failed("hung", 75, within=HANG, says="no completion for .* no counter moved"),
+            engine=engine,
+            act=acts.tell(completion="hang"),
+            quick=MANAGERS if engine == "vllm" else (BARE,),
+        )
+        for engine in ("sglang", "vllm", "llamacpp", "openai")
+    ),
+    *(
+        Row(
+            f"frozen-{engine}",
+            f"{engine}: the whole server stands still (SIGSTOP), counters out of reach",
+            Failed("hung", 75, within=HANG),
+            engine=engine,
+            act=acts.engine_gets("STOP"),
+            quick=MANAGERS if engine == "llamacpp" else (BARE,),
+        )
+        for engine in ("sglang", "vllm", "llamacpp")
+    ),
+    Row(
+        "hang-deaf",
+        "completions hang, and SIGTERM is ignored",
+        Failed("hung", 75, within=HANG),
+        engine="llamacpp",
+        script={"terms": 0},
+        act=acts.tell(completion="hang"),
+    ),
+    Row(
+        "hang-without-metrics",
+        "completions hang, `/metrics` is not there",
+        Failed("hung", 75, within=HANG),
+        engine="vllm",
+        script={"counters": "absent"},
+        act=acts.tell(completion="hang"),
+    ),
+    Row(
+        "hang-with-metrics",
+        "completions and `/metrics` hang, `/health` 200",
+        Failed("hung", 75, within=HANG),
+        engine="sglang",
+        act=acts.tell(completion="hang", counters="hang"),
+    ),
+    Row(
+        "trickle",
+        "the reply to a completion trickles for ever",
+        Failed("hung", 75, within=HANG),
+        engine="vllm",
+        act=acts.tell(completion="trickle"),
+    ),
+    *(
+        Row(
+            f"long-prefill-{engine}",
+            f"{engine}: a lone prefill, three times as long as the allowance: {moves} moves",
+            Degraded("unanswered", within=INTERVAL + DEADLINE, recovers=True, hold=2),
+            engine=engine,
+            act=acts.tell(prefill=3 * STALL),
+        )
+        for engine, moves in (
+            ("sglang", "only the tokens of its chunks"),
+            ("vllm", "only the KV use"),
+            ("llamacpp", "only the number of batches"),
+        )
+    ),
+    Row(
+        "full-queue",
+        "one slot, and users' long requests in the queue before ours",
+        Degraded("unanswered", within=INTERVAL + DEADLINE, recovers=True, hold=2),
+        engine="llamacpp",
+        script={"slots": 1},
+        act=acts.tell(users={"at_once": 2, "tokens": 700, "seconds": 5}),
+        check=acts.probes_piled_up,
+    ),
+    Row(
+        "first-shape",
+        "a new shape is compiled for 2 s, counters standing still, within the allowance",
+        Degraded("unanswered", within=INTERVAL + DEADLINE + 2, recovers=True, hold=2),
+        engine="vllm",
+        act=acts.tell(compile=2.6),
+    ),
+    Row(
+        "first-shape-at-start",
+        "the first completion of all takes 2.5 s",
+        Ready(hold=1),
+        engine="sglang",
+        script={"first_stall": 2.5},
+    ),
+    Row(
+        "work-without-answers",
+        "counters move, no completion ever finishes",
+        Degraded("progress-without-completion", within=INTERVAL + UNFINISHED + 1, hold=2 * STALL),
+        engine="sglang",
+        act=acts.tell(completion="hang", counters="moving"),
+        quick=MANAGERS,
+    ),
+    Row(
+        "work-without-answers-restarted",
+        "the same, and the profile names it in `restart.on`",
+        Failed(
+            "progress-without-completion",
+            75,
+            within=INTERVAL + UNFINISHED + AIL_LIMIT + 1,
+            says="no completion has finished",
+        ),
+        engine="vllm",
+        profile={"restart": {"on": ["progress-without-completion"]}},
+        act=acts.tell(completion="hang", counters="moving"),
+    ),
+    Row(
+        "traffic",
+        "users are served all the time: their answers are as good as ours",
+        Ready(hold=12),
+        engine="llamacpp",
+        profile={"watch": {"interval": 6}},
+        act=acts.serve_users(at_once=3, tokens=40, seconds=14),
+        check=acts.probed_beside_users,
+    ),
+    Row(
+        "metrics-silent",
+        "`/metrics` is never answered, completions are well",
+        Ready(hold=8),
+        engine="vllm",
+        act=acts.tell(counters="hang"),
+    ),
+    Row(
+        "errors",
+        "500 to every question",
+        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="nothing but errors"),
+        act=acts.tell(status=500),
+    ),
+    Row(
+        "refuses-for-a-while",
+        "503 for 2 s, as an overloaded server says",
+        Degraded("unanswered", within=INTERVAL + 1, says="503", recovers=True, hold=2),
+        engine="sglang",
+        act=acts.tell(status=503, status_for=2),
+    ),
+    Row(
+        "cuts-connections",
+        "the connection is cut instead of an answer",
+        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="nothing but errors"),
+        engine="vllm",
+        act=acts.tell(completion="drop"),
+    ),
+    Row(
+        "becomes-a-web-page",
+        "somebody's web page in the place of every answer",
+        Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
+        act=acts.tell(answers="html"),
+    ),
+    Row(
+        "becomes-another-model",
+        "another model's name in `/v1/models`",
+        Failed("wrong-model", 78, within=INTERVAL + PATIENCE + 1),
+        act=acts.tell(name="other"),
+    ),
+    Row(
+        "everything-paused",
+        "the whole machine stands still for 8 s: watchdog and engine stopped",
+        Ready(hold=6),
+        engine="vllm",
+        act=acts.stand_still(8),
+    ),
+    # ---- ends ----
+    Row(
+        "exits-0",
+        "the engine exits 0 by itself",
+        Failed("engine-exit", 75, within=AT_ONCE, says="nobody asked it to"),
+        act=acts.tell(exit=0),
+        quick=MANAGERS,
+    ),
+    Row(
+        "engine-killed",
+        "SIGKILL to the engine, from somebody else",
+        Failed("outside-kill", 75, within=AT_ONCE, says="SIGKILL"),
+        engine="llamacpp",
+        act=acts.engine_gets("KILL"),
+        quick=MANAGERS,
+    ),
+    Row(
+        "engine-crashes",
+        "SIGSEGV in the engine",
+        Failed("engine-signal", 75, within=AT_ONCE, says="SIGSEGV"),
+        engine="llamacpp",
+        act=acts.tell(kill="SIGSEGV"),
+    ),
+    Row(
+        "sglang-scheduler-dies",
+        "SGLang's scheduler is killed, and SGLang kills itself",
+        Failed("engine-signal", 75, within=AT_ONCE, says="as it does to itself"),
+        engine="sglang",
+        script={"workers": 2},
+        act=acts.kill_worker,
+    ),
+    Row(
+        "vllm-core-dies",
+        "vLLM's core is killed: it answers 500 and exits 0",
+        Failed("engine-exit", 75, within=AT_ONCE + 0.2, says="as vLLM does after its core died"),
+        engine="vllm",
+        script={"workers": 2},
+        act=acts.kill_worker,
+    ),
+    Row(
+        "vllm-workers-survive",
+        "SIGKILL to vLLM's main process, whose workers live on",
+        Failed("outside-kill", 75, within=AT_ONCE),
+        engine="vllm",
+        script={"workers": 2},
+        act=acts.engine_gets("KILL"),
+        quick=MANAGERS,
+    ),
+    Row(
+        "child-left-behind",
+        "the engine exits and leaves a double-forked child, deaf to SIGTERM",
+        Failed("engine-exit", 75, within=AT_ONCE),
+        script={"orphan": True},
+        act=acts.tell(exit=1),
+        quick=MANAGERS,
+    ),
+    Row(
+        "bare-child-left-behind",
+        "the same, and the child has nothing of the engine's environment",
+        Failed("engine-exit", 75, within=AT_ONCE),
+        script={"orphan": "bare"},
+        act=acts.tell(exit=1),
+    ),
+    Row(
+        "shared-memory-left-behind",
+        "the engine is killed and leaves a file in `/dev/shm`",
+        Failed("outside-kill", 75, within=AT_ONCE),
+        act=acts.die_with_shared_memory,
+    ),
+    Row(
+        "watchdog-asked-by-a-stranger",
+        "SIGTERM to the watchdog, from somebody else",
+        Failed("outside-kill", 75, within=AT_ONCE, says=r"SIGTERM from pid \d+ \("),
+        act=acts.watchdog_gets("TERM"),
+        quick=MANAGERS,
+    ),
+    Row(
+        "watchdog-hung-up-on",
+        "SIGHUP to the watchdog, from somebody else",
+        Failed("outside-kill", 75, within=AT_ONCE, says=r"SIGHUP from pid \d+ \("),
+        act=acts.watchdog_gets("HUP"),
+    ),
+    Row(
+        "watchdog-killed",
+        "SIGKILL to the watchdog",
+        Failed("watchdog-killed", None, within=10, says="the watchdog was killed"),
+        engine="vllm",
+        script={"workers": 1},
+        act=acts.watchdog_gets("KILL"),
+        quick=MANAGERS,
+    ),
+    Row(
+        "terminal-ends",
+        "the terminal that it runs in is closed",
+        Failed("session-end", 75, within=AT_ONCE, says="SIGHUP from the terminal"),
+        managers=(BARE,),
+        launcher=(sys.executable, str(Path(__file__).with_name("terminal.py"))),
+        act=acts.hang_up,
+    ),
+    Row(
+        "stopped",
+        "the manager stops it",
+        Stopped(within=2),
+        engine="vllm",
+        script={"workers": 2},
+        act=acts.stop,
+        quick=MANAGERS,
+    ),
+    Row(
+        "stopped-deaf",
+        "the manager stops it, the engine ignores SIGTERM, and so does its detached child",
+        Stopped(within=2 + 1),
+        script={"terms": 0, "orphan": True},
+        act=acts.stop,
+        quick=MANAGERS,
+    ),
+    Row(
+        "stopped-at-the-second-sigterm",
+        "the manager stops it, and the engine obeys only the second SIGTERM",
+        Stopped(within=2),
+        engine="llamacpp",
+        script={"terms": 2},
+        act=acts.stop,
+    ),
+    Row(
+        "stopped-while-loading",
+        "the manager stops it while it loads, with workers already there",
+        Stopped(within=2),
+        engine="vllm",
+        script={"load": 60, "workers": 2},
+        profile={"start": {"stall": 20}},
+        loading=acts.stop,
+        quick=MANAGERS,
+    ),
+    # ---- starts ----
+    Row(
+        "start-never-ends",
+        "the boot log stops for ever",
+        Failed("start-stalled", 75, within=START_STALL + 1, says="no progress for 4 s while"),
+        engine="sglang",
+        script={"stall": 3},
+        quick=MANAGERS,
+    ),
+    Row(
+        "slow-start",
+        "a start of 12 s, three times the allowance, with a line now and then",
+        Ready(hold=1),
+        engine="sglang",
+        script={"load": 12},
+        quick=MANAGERS,
+    ),
+    Row(
+        "busy-for-ever",
+        "a boot log without end",
+        Failed("start-limit", 75, within=6.5, says="not ready 6 s after the launch"),
+        script={"load": 1000, "boot": ["compiling"] * 2000},
+        profile={"start": {"limit": 6}},
+    ),
+    Row(
+        "bad-flags",
+        "an option that the engine does not know",
+        Failed("bad-flags", 78, within=AT_ONCE + 0.5, says="--warp"),
+        engine="vllm",
+        script=dies_with("vllm: error: unrecognized arguments: --warp", 2),
+        quick=MANAGERS,
+    ),
+    Row(
+        "missing-model",
+        "the model is not there",
+        Failed("missing-model", 78, within=AT_ONCE + 0.5),
+        engine="vllm",
+        script=dies_with(
+            "OSError: lab/model is not a local folder and is not a valid model identifier listed "
+            "on 'https://huggingface.co/models'"
+        ),
+    ),
+    Row(
+        "truncated-model",
+        "a weight file is cut short",
+        Failed("truncated-model", 78, within=AT_ONCE + 0.5),
+        engine="sglang",
+        script=dies_with(
+            "safetensors_rust.SafetensorError: Error while deserializing header: "
+            "MetadataIncompleteBuffer"
+        ),
+    ),
+    Row(
+        "gated-model",
+        "the hub guards the model",
+        Failed("gated-model", 78, within=AT_ONCE + 0.5),
+        engine="vllm",
+        script=dies_with("OSError: You are trying to access a gated repo."),
+    ),
+    Row(
+        "model-offline",
+        "the model is not on this disk, and the service does not download",
+        Failed("model-offline", 78, within=AT_ONCE + 0.5),
+        engine="sglang",
+        script=dies_with(
+            "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach "
+            "https://huggingface.co/api/models/lab/model: offline mode is enabled. To disable it, "
+            "please unset the `HF_HUB_OFFLINE` environment variable."
+        ),
+    ),
+    Row(
+        "no-program",
+        "the engine's program is gone",
+        Failed("executable-missing", 78, within=AT_ONCE + 0.5),
+        profile={"executable": "/opt/nowhere/engine"},
+    ),
+    Row(
+        "out-of-memory-twice",
+        "CUDA out of memory at every start",
+        Failed("cuda-oom", 75, within=AT_ONCE + 0.5, again="cuda-oom"),
+        engine="sglang",
+        script=dies_with(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB. GPU 0 has a "
+            "total capacity of 31.36 GiB of which 231.38 MiB is free."
+        ),
+        quick=MANAGERS,
+    ),
+    Row(
+        "budget-spent",
+        "the engine dies at every start, and the budget is two faults; then an operator starts it",
+        Failed("engine-exit", 75, within=AT_ONCE + 0.5, again="budget-spent"),
+        script=dies_with("bye", 3),
+        profile={"restart": {"budget": 2}},
+        check=acts.begins_anew,
+        quick=MANAGERS,
+    ),
+    Row(
+        "port-busy",
+        "a stranger's process holds the port",
+        Failed("port-busy", 69, within=GPU_WAIT + 1, says=r"held by pid \d+ \(root, .*http.server"),
+        before=acts.hold_port,
+        check=acts.stranger_lives,
+        quick=MANAGERS,
+    ),
+    Row(
+        "leftover-swept",
+        "an engine of an earlier run of this service still holds the port",
+        Ready(hold=1),
+        before=acts.leave_engine_behind,
+        check=acts.leftover_is_gone,
+        quick=MANAGERS,
+    ),
+    Row(
+        "namesake-spared",
+        "an engine of another installation's profile of the same name",
+        Ready(hold=2),
+        before=acts.run_namesake,
+        check=acts.stranger_lives,
+    ),
+    # ---- silent badness ----
+    Row(
+        "draft-graph-disabled",
+        "the boot log says that the draft graph is disabled",
+        Degraded("draft-graph-disabled", within=3, hold=2),
+        engine="sglang",
+        script={"draft_graph": False},
+        quick=MANAGERS,
+    ),
+    Row(
+        "draft-graph-disabled-restarted",
+        "the same, and the profile names it in `restart.on`",
+        Failed("draft-graph-disabled", 75, within=AIL_LIMIT + 3),
+        engine="sglang",
+        script={"draft_graph": False},
+        profile={"restart": {"on": ["draft-graph-disabled"]}},
+    ),
+    *(
+        Row(
+            f"too-slow-{engine}",
+            f"{engine}: decodes at 20 tokens/s, and the floor is 50",
+            Degraded("too-slow", within=COUNTERS + 3, says="below watch.decode_floor", hold=2),
+            engine=engine,
+            profile={"watch": {"decode_floor": 50}},
+            act=acts.tell(speed=20, users={"at_once": 1, "tokens": 40, "seconds": 8}),
+        )
+        for engine in ("sglang", "vllm", "llamacpp")
+    ),
+    *(
+        Row(
+            f"acceptance-zero-{engine}",
+            f"{engine}: not one draft token is accepted",
+            Degraded("acceptance-zero", within=COUNTERS + 3, says="none accepted", hold=2),
+            engine=engine,
+            script={"acceptance": 0.0, "speed": 400},
+            act=acts.tell(users={"at_once": 2, "tokens": 300, "seconds": 3}),
+        )
+        for engine in ("sglang", "vllm", "llamacpp")
+    ),
+    Row(
+        "context-below-requested",
+        "the pool holds 3000 tokens, 4096 are requested",
+        Degraded("context-below-requested", within=3, says="3000 tokens, 4096", hold=2),
+        engine="sglang",
+        script={"pool": 3000},
+        quick=MANAGERS,
+    ),
+    Row(
+        "context-below-minimum",
+        "the pool holds 1000 tokens, and the profile's minimum is 2048",
+        Failed("context-too-small", 78, within=PATIENCE + 1, says="1000 tokens"),
+        engine="vllm",
+        script={"pool": 1000},
+    ),
+    Row(
+        "repeats-from-the-start",
+        "the answer is one character over and over, from the start",
+        Failed("repeated-answer", 75, within=PATIENCE + 1, again="repeated-answer"),
+        engine="vllm",
+        script={"completion": "repeat"},
+    ),
+    Row(
+        "repeats",
+        "the answer becomes one character over and over",
+        Degraded("repeated-answer", within=INTERVAL + 1, says='"!!!', hold=4),
+        engine="sglang",
+        act=acts.tell(completion="repeat"),
+    ),
+    Row(
+        "repeats-restarted",
+        "the same, and the profile names it in `restart.on`",
+        Failed("repeated-answer", 75, within=INTERVAL + AIL_LIMIT + 1),
+        engine="vllm",
+        profile={"restart": {"on": ["repeated-answer"]}},
+        act=acts.tell(completion="repeat"),
+    ),
+    Row(
+        "empty-answers",
+        "answers without a single token",
+        Degraded("wrong-answer", within=INTERVAL + 1, says="no tokens", hold=4),
+        act=acts.tell(completion="empty"),
+    ),
+    Row(
+        "unexpected-answers",
+        "the answer is not what the profile expects",
+        Degraded("wrong-answer", within=INTERVAL + 1, says="does not match", hold=2),
+        profile={"probe": {"expect": "Hello"}},
+        act=acts.tell(text="Goodbye."),
+    ),  # ---- the GPU and its driver ----
+    Row(
+        "stranger-on-gpu-before",
+        "a stranger's process holds 20000 MiB of VRAM",
+        Failed("vram-busy", 69, within=GPU_WAIT + 1, says=r"20000 MiB .* held by pid \d+ \("),
+        gpu=True,
+        before=acts.hold_vram,
+        check=acts.stranger_lives,
+        quick=MANAGERS,
+    ),
+    Row(
+        "stranger-on-gpu",
+        "a stranger's process takes 20000 MiB of VRAM beside ours",
+        Degraded("stranger-on-gpu", within=SURVEY + 1, says=r"held by pid \d+ \(", hold=3),
+        gpu=True,
+        act=acts.hold_vram,
+        check=acts.stranger_lives,
+    ),
+    Row(
+        "gpu-of-another-profile",
+        "another profile's watchdog holds the GPU",
+        Failed("vram-busy", 69, within=GPU_WAIT + 1, says='profile "another" uses the same GPU'),
+        gpu=True,
+        before=acts.hold_gpu_lock,
+    ),
+    Row(
+        "cpu-fallback",
+        "the engine answers, and holds no VRAM",
+        Failed("cpu-fallback", 75, within=PATIENCE + 1, again="budget-spent"),
+        gpu=True,
+        vram=0,
+        profile={"restart": {"budget": 2}},
+        quick=MANAGERS,
+    ),
+    Row(
+        "vram-left-behind",
+        "the engine dies, and a detached child of it keeps its VRAM",
+        Failed("engine-exit", 75, within=AT_ONCE),
+        gpu=True,
+        script={"orphan": True},
+        act=acts.tell(exit=1),
+        quick=MANAGERS,
+    ),
+    Row(
+        "vram-back-late",
+        "the engine exits, and its VRAM is free only 2 s later",
+        Failed("engine-exit", 75, within=AT_ONCE),
+        gpu=True,
+        act=acts.vram_comes_back_late,
+        check=acts.was_waited_for,
+    ),
+    Row(
+        "vram-lost",
+        "20000 MiB of VRAM in use that no process holds, while it serves",
+        Failed(
+            "vram-orphan", 75, within=SURVEY + AIL_LIMIT + 1, says="no process that can be seen"
+        ),
+        gpu=True,
+        act=acts.vram_is_lost,
+    ),
+    Row(
+        "gpu-lost",
+        "the driver says that the GPU is lost, while it serves",
+        Failed("gpu-lost", 69, within=SURVEY + 1),
+        gpu=True,
+        act=acts.driver_says("GpuIsLost"),
+        quick=MANAGERS,
+    ),
+    Row(
+        "xid-79",
+        "the driver reports Xid 79",
+        Failed("gpu-lost", 69, within=AT_ONCE, says="Xid 79"),
+        gpu=True,
+        # Where the kernel's log may be read, Xids are taken from there.
+        launcher=("setpriv", "--bounding-set=-syslog"),
+        managers=(BARE, SYSTEMD),
+        act=lambda stage: stage.drive(xids=[[79, 0]]),
+    ),
+    Row(
+        "no-driver",
+        "the driver is not loaded",
+        Failed("driver", 69, within=GPU_WAIT + 1, says="DriverNotLoaded"),
+        gpu=True,
+        before=acts.driver_says("DriverNotLoaded"),
+    ),
+    Row(
+        "driver-late",
+        "the driver is up only 2 s after the start",
+        Ready(hold=1),
+        gpu=True,
+        before=acts.driver_comes_late,
+    ),
+    Row(
+        "driver-hangs-at-start",
+        "a call into the driver never returns (uninterruptible sleep)",
+        Failed("driver", 69, within=GPU_WAIT + LOOK + 1, says="has not returned for"),
+        gpu=True,
+        before=acts.driver_hangs,
+        managers=LOCAL,
+    ),
+    Row(
+        "driver-hangs",
+        "a call into the driver never returns, while the engine answers",
+        Ready(hold=12),
+        gpu=True,
+        act=acts.driver_hangs,
+        managers=LOCAL,
+    ),
+    # ---- the host ----
+    Row(
+        "unkillable",
+        "the engine is killed while a thread of it is stuck inside the kernel",
+        Failed("hung", 69, within=HANG),
+        act=acts.die_unkillably,
+        check=acts.last_cause_is("unkillable"),
+        managers=LOCAL,
+    ),
+    Row(
+        "disk-full",
+        "the watchdog can write neither ledger nor state, while something happens",
+        Ready(hold=1),
+        act=acts.fill_the_disk,
+        check=acts.said_that_it_cannot_write,
+    ),
+    Row(
+        "disk-full-at-start",
+        "no file can be written from the start; it is ready all the same, and then the engine dies",
+        Failed("outside-kill", 69, within=AT_ONCE),
+        unwritten=True,
+        launcher=("prlimit", "--fsize=0:"),
+        managers=(BARE,),
+        act=acts.free_the_disk_and_die,
+        check=acts.last_cause_is("budget-spent"),
+    ),
+)
