@@ -6,17 +6,27 @@ a stop at any time. Time passes only to where `wake_at` asks for it, or to less.
 
 Bugs that were put into a copy of `state.py` on purpose, and what caught each:
 
-- hold-off not waited for (`at >= memory.hold_until` left out): `launch`, "before the hold-off";
-- a stop in `holding` forgotten (`_settle` left out of `_stop`): `launch`, "after a stop";
-- the engine's end leaves the phase as it was: `a_dead_engine_is_never_ready`;
-- `alive` not reset by the engine's end: `order`, "to an engine whose end is known";
-- the second half of the grace period never over: `an_end_is_bounded`;
-- `try_at` not moved by a miss: `pass_time`, "woken without end";
-- `looking` never reset by a survey: `it_waits_for_something` in `holding`;
-- a fault without its sentence: `nothing_is_published_without_a_reason`;
-- READY=1 again after each recovery: `order`, "twice";
-- a late look taken for a proof while settling: `it_is_gone_only_when_nothing_is_left`;
-- `hung` without looking whether counters moved: `only_what_stands_still_is_hung`.
+- the hold-off not waited for: `order`, "a launch before the hold-off is over";
+- a run that goes back to holding when its engine ends: `order`, "a second engine";
+- the engine's end leaves the phase as it was: `order`, "to an engine whose end is known";
+- READY=1 again after each recovery: `order`, "READY=1 twice";
+- an attempt at the gate never given up: `order`, "two attempts at once";
+- a stop while holding forgotten, or a stop that ends with its fault's code:
+  `a_request_to_stop_is_obeyed`;
+- `alive` or `looking` not reset by what ends them, a launch that fails during a stop ignored:
+  `it_knows_what_it_waits_for`;
+- a grace period without an end, a look never given up, the deadline of a hang asked for while it
+  answers with errors: `pass_time`, "woken for nothing";
+- the grace period begun anew by the second SIGTERM, or by a second request to stop:
+  `an_end_is_bounded`;
+- a look from before the engine's end taken for a proof: `it_is_gone_only_when_nothing_is_left`;
+- a hang told by time alone, without the counters: `only_what_stands_still_is_hung`;
+- faults without their sentence: `nothing_is_published_without_a_reason`;
+- a spent budget, or the same one-time fault again, restarted all the same:
+  `it_asks_for_a_restart_only_where_one_may_help`.
+
+Two were not caught in 300 worlds, and are held by stories in `test_state_stories`: `degraded` by
+counters that never moved, and no patience asked of the manager after a sleep during a start.
 """
 
 from __future__ import annotations
@@ -94,7 +104,7 @@ ROUNDING: Final = 1e-6
 SECONDS = st.integers(1, 60).map(float)
 POLICIES = st.builds(
     Policy,
-    start_stall=SECONDS,
+    start_stall=st.integers(1, 150).map(float),
     start_limit=st.integers(60, 200).map(float),
     gpu_wait=SECONDS,
     probe_deadline=SECONDS,
@@ -111,7 +121,10 @@ POLICIES = st.builds(
     uses_gpu=st.booleans(),
     on_wsl=st.booleans(),
 )
-CAUSES = st.sampled_from(Cause)
+CAUSES = st.sampled_from(
+    [Cause.OUTSIDE_KILL, Cause.CUDA_OOM, Cause.START_LIMIT, Cause.BAD_FLAGS, Cause.GPU_LOST]
+)
+"""For each say on restarts at least one."""
 FAULTS = st.builds(Fault, CAUSES, st.just("a fault"), st.just("a remedy"))
 TOKENS = st.sampled_from([None, 512, 2048])
 LEFT = Process(501, started=1, user="servicekit", command="worker")
@@ -147,6 +160,8 @@ class World(RuleBasedStateMachine):
         self.left: tuple[Process, ...] = ()
         self.progress = 0.0
         self.moved_at = 0.0
+        """When two readings, with no answer in between, last told of movement."""
+        self.told: float | None = None
         # What was ordered and is not answered yet.
         self.look_asked: float | None = None
         self.trying = False
@@ -322,7 +337,7 @@ class World(RuleBasedStateMachine):
     @rule(requested=TOKENS, declared=TOKENS, physical=TOKENS)
     def pass_gate(self, requested: int | None, declared: int | None, physical: int | None) -> None:
         """The engine answers."""
-        self.trying, self.moved_at = False, self.now
+        self.trying, self.told = False, None
         self.progress += 1
         self.take(GatePassed(self.now, Contexts(requested, declared, physical)))
 
@@ -345,9 +360,31 @@ class World(RuleBasedStateMachine):
             self.take(CountersRead(self.now, None))
             return
         if moved:
-            self.progress, self.moved_at = self.progress + 1, self.now
+            self.progress += 1
+        if self.told not in {None, self.progress} and self.memory.phase in {Phase.LOADING, *UP}:
+            self.moved_at = self.now
+        self.told = self.progress
         count = self.progress if finished else 0.0
         self.take(CountersRead(self.now, Counters(progress=(self.progress,), finished=count)))
+
+    @precondition(lambda self: self.runs and self.memory.phase in UP)
+    @rule(
+        turns=st.integers(5, 40),
+        miss=st.sampled_from([Miss.UNANSWERED, Miss.UNANSWERED, Miss.ERROR]),
+        moved=st.booleans(),
+    )
+    def be_busy(self, turns: int, miss: Miss, *, moved: bool) -> None:
+        """Answer nothing for a while, working or not."""
+        for _ in range(turns):
+            if self.memory.phase not in UP:
+                return
+            self.wait(10)
+            if self.reading:
+                self.answer_counters(moved=moved, finished=False, readable=True)
+            elif self.trying:
+                self.miss_gate(miss, identified=True)
+            else:
+                self.pass_time()
 
     @precondition(lambda self: self.at_risk and self.engine == "up")
     @rule(leaves=st.booleans())
@@ -422,6 +459,15 @@ class World(RuleBasedStateMachine):
             assert (wake_at(self.policy, self.memory) is None) == (self.memory.phase is Phase.GONE)
 
     @invariant()
+    def it_knows_what_it_waits_for(self) -> None:
+        """What it takes for alive or under way is so."""
+        memory = self.memory
+        assert not (memory.alive and self.end_known)
+        assert memory.looking == (self.look_asked is not None)
+        assert memory.trying == self.trying
+        assert self.reading or not memory.reading
+
+    @invariant()
     def a_dead_engine_is_never_ready(self) -> None:
         """Ready and degraded-but-serving imply READY=1, and an engine whose end nobody has seen."""
         published = view(self.memory).state
@@ -451,8 +497,12 @@ class World(RuleBasedStateMachine):
     @invariant()
     def the_manager_is_patient_for_long_enough(self) -> None:
         """While it starts or ends, our own deadlines come before the manager's."""
-        if self.runs and self.memory.phase not in UP:
+        memory, policy = self.memory, self.policy
+        if self.runs and memory.phase not in UP:
             assert self.now < self.patience
+        if memory.phase is Phase.LOADING:
+            limit, stall = memory.launched_at + policy.start_limit, policy.start_stall
+            assert min(limit, memory.progressed_at + stall) < self.patience
 
     @invariant()
     def a_request_to_stop_is_obeyed(self) -> None:
@@ -476,7 +526,7 @@ class World(RuleBasedStateMachine):
         """An engine whose counters move is busy, whatever its answers do."""
         fault = self.memory.fault
         if fault and fault.sentence.startswith("no completion") and self.ending_since is not None:
-            assert self.ending_since >= self.memory.moved_at + self.policy.stall - ROUNDING
+            assert self.ending_since >= self.moved_at + self.policy.stall - ROUNDING
 
     @invariant()
     def it_asks_for_a_restart_only_where_one_may_help(self) -> None:
@@ -496,12 +546,14 @@ class World(RuleBasedStateMachine):
         for _ in range(TICKS):
             if not self.runs:
                 break
-            self.take(TimePassed(self.due()))
+            self.pass_time()
             self.an_end_is_bounded()
+            self.only_what_stands_still_is_hung()
             self.the_manager_is_patient_for_long_enough()
         assert self.code is not None, "a run that nobody answers goes on for ever"
         self.nothing_is_published_without_a_reason()
         self.it_is_gone_only_when_nothing_is_left()
+        self.it_asks_for_a_restart_only_where_one_may_help()
 
 
 @pytest.mark.timeout(300)
