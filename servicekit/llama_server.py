@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 from typing_extensions import override
 
 from servicekit.errors import UserError
+from servicekit.hubcache import MAIN, Repository, cache_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,6 +71,18 @@ def find_model(model: str) -> Path:
     raise UserError(message, hint=f'install the distribution that brings "{package}"')
 
 
+def find_on_hub(repo: str, file: str) -> Path:
+    """Give the path of a GGUF file that was fetched from the hub, as its `main` was then.
+
+    Nothing is downloaded. Raises `UserError` when it is not in the hub's cache of this environment.
+    """
+    cache = Path(cache_directory(os.environ))
+    found = Repository(cache, repo).find(MAIN, file)
+    if found is None:
+        raise UserError(f'"{file}" of "{repo}" is not in {cache}', hint="fetch it beforehand")
+    return found
+
+
 class _Parser(argparse.ArgumentParser):
     """Refuses as `llama-server` does: one `error:` line on stderr, exit code 1."""
 
@@ -94,7 +107,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     option = parser.add_argument
-    option("-m", "--model", required=True, help="GGUF file, as a path or as package:file")
+    model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("-m", "--model", help="GGUF file, as a path or as package:file")
+    model.add_argument("-hf", "-hfr", "--hf-repo", help="model on the hub, fetched beforehand")
+    option("-hff", "--hf-file", help="GGUF file of that model")
     option("-a", "--alias", help="comma-separated names to serve the model as")
     option("--host", default="127.0.0.1", help="address to listen on")
     option("--port", type=int, default=8080, help="port to listen on")
@@ -134,6 +150,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     known, unknown = parser.parse_known_args(argv)
     if unknown:
         parser.error(f"invalid argument: {unknown[0]}")
+    if known.hf_repo and not known.hf_file:
+        parser.error("--hf-repo needs --hf-file here: no file is chosen by itself")
     return known
 
 
@@ -159,7 +177,10 @@ def serve(options: argparse.Namespace) -> NoReturn:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = str(find_model(options.model))
+    if options.hf_repo:
+        params.model.path = str(find_on_hub(options.hf_repo, options.hf_file))
+    else:
+        params.model.path = str(find_model(options.model))
     if options.alias:
         params.model_alias = set(options.alias.split(","))
     params.hostnames = [options.host]

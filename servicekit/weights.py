@@ -147,7 +147,8 @@ def _ggufs(need: Need, wanted: str, names: Collection[str]) -> tuple[str, ...]:
     if wanted.endswith(".gguf"):
         match = [name for name in names if name == wanted]
     else:
-        pattern = re.compile(rf"{re.escape(wanted)}[.-]", re.IGNORECASE)
+        # IQ4_XS is another quantization than Q4_XS.
+        pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(wanted)}[.-]", re.IGNORECASE)
         models = (name for name in names if name.endswith(".gguf") and not _BESIDE.search(name))
         match = [name for name in models if pattern.search(name)]
     chosen = {_series(name) for name in match}

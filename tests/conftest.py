@@ -19,6 +19,7 @@ pytest_plugins = [
     "machines.driver",
     "machines.dstate",
     "machines.fake",
+    "machines.hub",
     "machines.sshd",
     "machines.supervisor",
     "machines.systemd",

@@ -34,6 +34,7 @@ VERBS: Final = {
     "show": Verb("profiles", "show", "Show a profile as it takes effect."),
     "check": Verb("advice", "check", "Check a profile against the engine's own options."),
     "plan": Verb("advice", "plan", "Show what a profile does with the GPU's memory."),
+    "fetch": Verb("fetch", "fetch", "Fetch the weights of a profile from the hub."),
     "render": Verb("profiles", "render", "Print the files that an install would write."),
     "install": Verb("install", "install", "Make a profile a service that starts at boot."),
     "uninstall": Verb("install", "uninstall", "Stop a service and remove what its install wrote."),

@@ -157,7 +157,7 @@ def test_a_tokenizer_comes_without_weights() -> None:
 
 GGUFS = (
     *("README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "imatrix-Q4_K_M.gguf"),
-    *("m-F16-00001-of-00002.gguf", "m-F16-00002-of-00002.gguf", "m-IQ4_K_M.gguf.md"),
+    *("m-F16-00001-of-00002.gguf", "m-F16-00002-of-00002.gguf", "m-IQ4_K_M.gguf"),
 )
 PROJECTORS = ("mmproj-BF16.gguf", "mmproj-F16.gguf")
 

@@ -1,0 +1,320 @@
+"""`fetch`: the weights, before the engine is cut off from where they come from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pwd
+import time
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from servicekit.cli.output import as_json, duration, note, warn
+from servicekit.cli.session import AsJson, ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from servicekit.cli.session import Session
+    from servicekit.cli.transfer import Display
+    from servicekit.download import Standing
+    from servicekit.errors import UserError
+    from servicekit.hub import Hub
+    from servicekit.hubcache import Listing, Repository
+    from servicekit.places import Places
+    from servicekit.profile import Profile
+    from servicekit.weights import Need
+
+
+def fetch(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare what is here with its checksums, and fetch nothing."),
+    ] = False,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Fetch the weights of a profile from the hub.
+
+    Its engine then starts without a network. What is here already is checked and not fetched again;
+    what was broken off goes on where it was. As root, the files are written by the service's
+    account. With --check, exit code 1 where something is missing or damaged.
+    """
+    from servicekit.cli.transfer import display
+    from servicekit.errors import UserError
+    from servicekit.weights import missing, needs
+
+    mine = session(ctx, user=user)
+    recipe = mine.profile(profile)
+    lacking = missing(recipe, mine.places)
+    if lacking is not None and (absent := [each for each in lacking.lacks if each.need is None]):
+        raise UserError(absent[0].why, hint=f"{lacking.remedy} mends that")
+    wanted = needs(recipe)
+    began = time.monotonic()
+    try:
+        with display() as shown:
+            result = _fetched(mine, recipe, wanted, shown, check=check)
+    except KeyboardInterrupt:
+        if not check:
+            note(f"what is here stays: `servicekit fetch {profile}` goes on from there")
+        raise
+    except OSError as error:
+        reason = (error.strerror or type(error).__name__).lower()
+        hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
+        raise UserError(f'"{error.filename}" cannot be read: {reason}', hint=hint) from None
+    if json:
+        as_json(result.json())
+    else:
+        for line in result.lines(time.monotonic() - began):
+            typer.echo(line)
+    raise typer.Exit(0 if result.complete else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """What a fetch found and did."""
+
+    profile: Profile
+    cache: Path
+    before: Sequence[Standing]
+    after: Sequence[Standing]
+    reachable: bool
+    """Whether the hub itself said what belongs to each model."""
+
+    @property
+    def complete(self) -> bool:
+        return not any(standing.wanting for standing in self.after)
+
+    @property
+    def fetched(self) -> int:
+        return sum(each.left for each in self.before) - sum(each.left for each in self.after)
+
+    def json(self) -> dict[str, Any]:
+        from servicekit.download import free_bytes
+
+        return {
+            "profile": self.profile.name,
+            "cache": str(self.cache),
+            "complete": self.complete,
+            "reachable": self.reachable,
+            "fetched_bytes": self.fetched,
+            "left_bytes": sum(each.left for each in self.after),
+            "free_bytes": free_bytes(self.cache),
+            "models": [
+                {
+                    "role": each.need.role,
+                    "model": each.need.repo,
+                    "revision": each.need.revision,
+                    "commit": each.listing.commit,
+                    "files": len(each.listing.files),
+                    "bytes": each.listing.size,
+                    "left_bytes": each.left,
+                    "wanting": [file.name for file in each.wanting],
+                    "damaged": [file.name for file in each.wanting if file.digest in each.damaged],
+                }
+                for each in self.after
+            ],
+        }
+
+    def lines(self, seconds: float) -> Iterator[str]:
+        from servicekit.download import free_bytes
+        from servicekit.memory.units import counted, short
+
+        name = self.profile.name
+        for each in self.after:
+            about = f"{each.need.role} {each.need.repo} at {each.listing.commit[:12]}"
+            size = f"{counted(len(each.listing.files), 'file')}, {short(each.listing.size)}"
+            if not each.wanting:
+                yield f"{name}: {about}: {size}, here and whole"
+                continue
+            yield f"{name}: {about}: {size}, of which {short(each.left)} are missing"
+            for file in each.wanting:
+                state = "damaged" if file.digest in each.damaged else "missing"
+                yield f"  {state:8} {file.name} ({short(file.size)})"
+        if not self.after:
+            yield f"{name}: nothing to fetch: {_at_hand(self.profile)}"
+        elif self.fetched:
+            yield f"{name}: {short(self.fetched)} fetched in {duration(seconds)}"
+        elif not self.complete:
+            yield f"{name}: {short(free_bytes(self.cache))} are free at {self.cache}"
+
+
+def _at_hand(profile: Profile) -> str:
+    """Say where the model of a profile is that needs nothing of the hub."""
+    from servicekit.host import find_model
+    from servicekit.values import PACKAGED
+
+    if packaged := PACKAGED.match(profile.model):
+        where = find_model(profile)
+        return f'its model is part of the Python package "{packaged["package"]}" ({where})'
+    if profile.model.startswith("/"):
+        return f"its model is {profile.model}"
+    return "its engine comes to its model in its own way"
+
+
+def _fetched(
+    mine: Session,
+    profile: Profile,
+    wanted: Sequence[Need],
+    shown: Display,
+    *,
+    check: bool,
+) -> _Result:
+    """Do what the command line asks for."""
+    from servicekit.download import check_space, complete, stand
+    from servicekit.hub import UnreachableError
+    from servicekit.hubcache import Repository
+    from servicekit.plan import hub_cache
+    from servicekit.weights import select
+
+    cache = Path(hub_cache(profile, mine.places))
+    if not wanted:
+        return _Result(profile, cache, (), (), reachable=False)
+    _note_of_other_cache(cache)
+    try:
+        hub = _hub(mine, profile)
+        listings = [hub.list(need) for need in wanted]
+    except UnreachableError as error:
+        standings = _offline(mine, profile, wanted, error, shown)
+        return _Result(profile, cache, standings, standings, reachable=False)
+    chosen = []
+    for need, listing in zip(wanted, listings, strict=True):
+        names = set(select(need, [file.name for file in listing.files]))
+        files = tuple(file for file in listing.files if file.name in names)
+        chosen.append((need, dataclasses.replace(listing, files=files)))
+    if not check:
+        _become_the_service(mine, profile, cache)
+
+    here = [(need, Repository(cache, need.repo), listing) for need, listing in chosen]
+    shown.stage("checking", sum(_size_here(each, listing) for _, each, listing in here))
+    before = [stand(*each, shown) for each in here]
+    if check:
+        return _Result(profile, cache, before, before, reachable=True)
+    check_space(before, cache)
+    begun = sum(each.begun for each in before)
+    shown.stage("fetching", sum(each.left for each in before) + begun, begun)
+    for standing in before:
+        complete(standing, hub, shown)
+    after = [standing.completed() for standing in before]
+    if begun or any(each.left for each in before):
+        _note_of_pin(profile, before[0])
+    return _Result(profile, cache, before, after, reachable=True)
+
+
+def _size_here(repository: Repository, listing: Listing) -> int:
+    """Bytes of files that are here under the checksums of `listing`."""
+    blobs = {repository.blob(file.digest) for file in listing.files}
+    return sum(blob.stat().st_size for blob in blobs if blob.is_file())
+
+
+def _offline(
+    mine: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
+) -> list[Standing]:
+    """Check what is here by its own names, where the hub cannot be asked what should be."""
+    from servicekit.download import stand
+    from servicekit.errors import UserError
+    from servicekit.hubcache import Repository
+    from servicekit.plan import hub_cache
+    from servicekit.weights import missing
+
+    lacking = missing(profile, mine.places)
+    if lacking is not None:
+        raise UserError(f"{error.message}, and {lacking.lacks[0].why}", hint=error.hint) from None
+    here = []
+    for need in wanted:
+        repository = Repository(Path(hub_cache(profile, mine.places)), need.repo)
+        listing = repository.listing(need.revision)
+        if listing is not None:
+            named = tuple(file for file in listing.files if file.digest)
+            here.append((need, repository, dataclasses.replace(listing, files=named)))
+    shown.stage("checking", sum(listing.size for _, _, listing in here))
+    standings = [stand(*each, shown) for each in here]
+    note(f"{error.message}: what is here was compared with its own checksums")
+    return standings
+
+
+def _hub(mine: Session, profile: Profile) -> Hub:
+    from servicekit import credentials
+    from servicekit.hub import TOKEN, Hub, find_token
+
+    stored = None
+    if TOKEN in profile.secrets:
+        try:
+            folder = credentials.directory(profile, mine.places, os.environ)
+            stored = (folder / TOKEN).read_text(encoding="utf-8")
+        except (FileNotFoundError, PermissionError):
+            stored = None  # the hub may well give the model to anybody
+    return Hub(profile.name, find_token(os.environ, stored), os.environ)
+
+
+def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
+    """As root, go on as the account that will read the files, for good.
+
+    What it owns, it may also exchange: as root, a link that it left in the cache could have any
+    file of the system overwritten.
+    """
+    from servicekit.apply import Directory, make_directory
+    from servicekit.cli.install import order_of
+    from servicekit.installation import ensure_account, propose
+    from servicekit.managers import accounts
+    from servicekit.tree import Tree
+
+    if os.geteuid() != 0:
+        return
+    tree, own = Tree(), mine.manifests().get(profile.name)
+    manager = mine.manager_name(None if own is None else own.manager)
+    order = order_of(mine, profile, tree, manager=manager)
+    if order.user is None:
+        return
+    if not accounts.exists(order.user):
+        ensure_account(order.user, propose(order, tree).sysusers, tree)
+        note(f'made the account "{order.user}", as which the service will run')
+    ours = PurePosixPath(mine.places.cache)
+    # Below its own cache the account makes directories itself.
+    top = ours if PurePosixPath(cache).is_relative_to(ours) else PurePosixPath(cache)
+    for path in tree.missing([top]):
+        make_directory(tree, Directory(path, 0o755, order.user))
+    user = pwd.getpwnam(order.user)
+    os.umask(0o022)
+    os.initgroups(user.pw_name, user.pw_gid)
+    os.setgid(user.pw_gid)
+    os.setuid(user.pw_uid)
+
+
+def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
+    """Say what the engine of `profile` will not find, how large it is, and what fetches it."""
+    from servicekit.memory.units import short
+    from servicekit.weights import missing
+
+    lacking = missing(profile, places, root)
+    for lack in lacking.lacks if lacking is not None else ():
+        if lack.need is None:
+            warn(lack.why)
+            continue
+        size = "" if lack.size is None else f", which is about {short(lack.size)}"
+        begun = f", {short(lack.begun)} of it begun" if lack.begun else ""
+        offline = profile.service.network == "loopback"
+        then = "the service has no network to get it by" if offline else "its first start gets it"
+        ask = "" if size else "; only the network knows its size"
+        warn(f"{lack.why}{size}{begun}: {then}, `servicekit fetch {profile.name}` does now{ask}")
+
+
+def _note_of_other_cache(cache: Path) -> None:
+    """Say that a variable of this command does not move what the service does not have."""
+    from servicekit.hubcache import cache_directory
+
+    named = [name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)]
+    if named and str(cache_directory(os.environ)) != str(cache):
+        note(f"{' and '.join(named)} of this command is not the service's, which looks in {cache}")
+
+
+def _note_of_pin(profile: Profile, standing: Standing) -> None:
+    """Say how to keep what was fetched, where the next fetch may bring something else."""
+    if standing.need.role == "model" and profile.revision is None:
+        commit = standing.listing.commit
+        note(f'the profile names no revision; revision = "{commit}" in it pins this one')

@@ -1,0 +1,133 @@
+"""How a transfer gets on: a moving bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from servicekit.cli.output import duration, note
+from servicekit.memory.units import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress
+
+    from servicekit.hubcache import File
+
+LINE_EVERY: Final = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class Display(Protocol):
+    """Who shows a transfer. All sizes are in bytes."""
+
+    def stage(self, doing: str, size: int, done: int = 0) -> None:
+        """Begin with `size` bytes, `done` of which need nothing more."""
+
+    def checking(self, file: File) -> None:
+        """Tell which file is being compared with its checksum."""
+
+    def loading(self, file: File) -> None:
+        """Tell which file is being fetched."""
+
+    def moved(self, size: int) -> None:
+        """Count `size` bytes more, or fewer."""
+
+    def broke_off(self) -> None:
+        """Tell that the connection broke and is being made anew."""
+
+
+@contextmanager
+def display() -> Iterator[Display]:
+    """Show a transfer on standard error, beside the result."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(20),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield _Bar(progress)
+
+
+class _Bar:
+    """One bar for all files of a stage."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("asking the hub", total=None)
+
+    def stage(self, doing: str, size: int, done: int = 0) -> None:
+        self._progress.remove_task(self._task)
+        # A new one, so that the speed is that of what is yet to come.
+        self._task = self._progress.add_task(doing, total=size, completed=done)
+
+    def checking(self, file: File) -> None:
+        self._tell(f"checking {file.name}")
+
+    def loading(self, file: File) -> None:
+        self._tell(f"fetching {file.name}")
+
+    def moved(self, size: int) -> None:
+        self._progress.advance(self._task, size)
+
+    def broke_off(self) -> None:
+        self._tell("the connection broke; trying again")
+
+    def _tell(self, what: str) -> None:
+        self._progress.update(self._task, description=what)
+
+
+class _Lines:
+    """A line for each stage and each file that is fetched, and one every few seconds."""
+
+    def __init__(self) -> None:
+        self._size = self._done = self._before = 0
+        self._began = self._told = time.monotonic()
+
+    def stage(self, doing: str, size: int, done: int = 0) -> None:
+        self._size, self._done, self._before = size, done, done
+        self._began = self._told = time.monotonic()
+        if size:
+            note(f"{doing} {short(size)}" + (f", {short(done)} of them here" if done else ""))
+
+    def checking(self, file: File) -> None:
+        pass
+
+    def loading(self, file: File) -> None:
+        note(f"fetching {file.name} ({short(file.size)})")
+
+    def moved(self, size: int) -> None:
+        self._done += size
+        now = time.monotonic()
+        if now - self._told >= LINE_EVERY:
+            self._told = now
+            note(self._line(now - self._began))
+
+    def broke_off(self) -> None:
+        note("the connection broke; trying again")
+
+    def _line(self, passed: float) -> str:
+        rate = (self._done - self._before) / passed
+        line = f"{self._done / max(self._size, 1):.0%} of {short(self._size)}"
+        if rate <= 0:
+            return line
+        left = duration((self._size - self._done) / rate)
+        return f"{line}, {short(round(rate))}/s, about {left} left"
