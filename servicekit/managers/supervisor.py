@@ -78,9 +78,13 @@ class _Transport(xmlrpc.client.Transport):
 
     @override
     def make_connection(self, host: tuple[str, dict[str, str]] | str) -> http.client.HTTPConnection:
-        if self._path is not None:
-            return _UnixConnection(self._path)
-        return http.client.HTTPConnection(str(host), timeout=ANSWER_LIMIT)
+        connection = (
+            http.client.HTTPConnection(str(host), timeout=ANSWER_LIMIT)
+            if self._path is None
+            else _UnixConnection(self._path)
+        )
+        self._connection = host, connection  # what `close` closes
+        return connection
 
 
 class Supervisor:
