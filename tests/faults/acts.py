@@ -25,7 +25,7 @@ held[0].bind(f"\\0servicekit/gpu/{sys.argv[1]}")
 held[1].bind(f"\\0servicekit/gpu/{sys.argv[1]}/another")
 time.sleep(1000)
 """
-OURS: Final = "python-httpx"
+OURS: Final = "servicekit"
 """Who asks for completions, when the watchdog does."""
 
 
