@@ -67,6 +67,8 @@ def fetch(
         reason = (error.strerror or type(error).__name__).lower()
         hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
         raise UserError(f'"{error.filename}" cannot be read: {reason}', hint=hint) from None
+    if result.fetched and recipe.revision is None:
+        _note_of_pin(result.after[0])
     if json:
         as_json(result.json())
     else:
@@ -201,8 +203,6 @@ def _fetched(
     for standing in before:
         complete(standing, hub, shown)
     after = [standing.completed() for standing in before]
-    if begun or any(each.left for each in before):
-        _note_of_pin(profile, before[0])
     return _Result(profile, cache, before, after, reachable=True)
 
 
@@ -313,8 +313,8 @@ def _note_of_other_cache(cache: Path) -> None:
         note(f"{' and '.join(named)} of this command is not the service's, which looks in {cache}")
 
 
-def _note_of_pin(profile: Profile, standing: Standing) -> None:
+def _note_of_pin(standing: Standing) -> None:
     """Say how to keep what was fetched, where the next fetch may bring something else."""
-    if standing.need.role == "model" and profile.revision is None:
+    if standing.need.role == "model" and standing.need.gguf is None:
         commit = standing.listing.commit
         note(f'the profile names no revision; revision = "{commit}" in it pins this one')

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from servicekit.hubcache import File
 
+LONGEST_NAME: Final = 26
 LINE_EVERY: Final = 10.0
 """Seconds between lines where there is no terminal."""
 
@@ -53,15 +54,14 @@ def display() -> Iterator[Display]:
         Progress,
         TextColumn,
         TimeRemainingColumn,
-        TransferSpeedColumn,
     )
 
     columns = (
         TextColumn("{task.description}", markup=False),
-        BarColumn(20),
+        BarColumn(12),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield _Bar(progress)
@@ -72,27 +72,38 @@ class _Bar:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("asking the hub", total=None)
+        self._task = progress.add_task("asking the hub", total=None, speed="")
 
     def stage(self, doing: str, size: int, done: int = 0) -> None:
         self._progress.remove_task(self._task)
         # A new one, so that the speed is that of what is yet to come.
-        self._task = self._progress.add_task(doing, total=size, completed=done)
+        self._task = self._progress.add_task(
+            doing, total=size, completed=done, visible=bool(size), speed=""
+        )
 
     def checking(self, file: File) -> None:
-        self._tell(f"checking {file.name}")
+        self._tell(f"checking {_tail(file.name)}")
 
     def loading(self, file: File) -> None:
-        self._tell(f"fetching {file.name}")
+        self._tell(f"fetching {_tail(file.name)}")
 
     def moved(self, size: int) -> None:
-        self._progress.advance(self._task, size)
+        (task,) = self._progress.tasks
+        speed = f"{short(round(task.speed))}/s" if task.speed else ""
+        self._progress.update(self._task, advance=size, speed=speed)
 
     def broke_off(self) -> None:
-        self._tell("the connection broke; trying again")
+        self._tell("connection broke; again")
 
     def _tell(self, what: str) -> None:
         self._progress.update(self._task, description=what)
+
+
+def _tail(name: str) -> str:
+    """Shorten a file's name to what tells it from the others, for all to fit into a line."""
+    return (
+        name if len(name) <= LONGEST_NAME else f"\N{HORIZONTAL ELLIPSIS}{name[1 - LONGEST_NAME :]}"
+    )
 
 
 class _Lines:
