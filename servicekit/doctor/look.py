@@ -72,6 +72,7 @@ NODES: Final = ("nvidiactl", "nvidia0", "nvidia-uvm")
 CONFIGURATION: Final = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 """Where systemd looks for its configuration, the strongest first."""
 CONTAINERS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
+KERNEL_LOG: Final = "/dev/kmsg"
 _KERNEL_RECORD: Final = 8192
 """Bytes that the kernel's record of one message has at most."""
 
@@ -320,7 +321,7 @@ async def _xids() -> view.Xids:
 
 
 def _kernel_buffer() -> view.Xids:
-    log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    log = os.open(KERNEL_LOG, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     seen: list[Xid] = []
     first: int | None = None
     try:

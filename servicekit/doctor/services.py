@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
+from servicekit.doctor.texts import leading_number
 from servicekit.doctor.view import Host, Journal, Logins, Supervisor, Systemd, Unseen
 from servicekit.places import Scope
 
@@ -13,7 +14,7 @@ GROUP: Final = "services"
 OLDEST_SYSTEMD: Final = 247
 """The first that hands credentials over (`LoadCredential=`)."""
 OLDEST_SUPERVISOR: Final = 4
-"""Before 4.0 an exit with 2 was expected, too, and `exitcodes` of ours meant something else."""
+"""The first for Python 3. What is written for it was not tried with older ones."""
 FEATURES: Final = (
     (254, "RestartSteps="),
     (258, "RESTART_RESET=1"),
@@ -35,8 +36,8 @@ def manager(host: Host) -> Answer:
         case Unseen(why):
             return fail(why, "install and start systemd or Supervisor")
         case Supervisor(version):
-            if _major(version) < OLDEST_SUPERVISOR:
-                return fail(f"Supervisor {version} runs", "upgrade it to 4.0 or newer")
+            if 0 < leading_number(version) < OLDEST_SUPERVISOR:
+                return warn(f"Supervisor {version} runs", "upgrade it to 4.0 or newer")
             return ok(f"Supervisor {version} runs")
         case Systemd(version, text, user):
             if user is False:
@@ -52,11 +53,6 @@ def manager(host: Host) -> Answer:
             lacks = [f"{name} ({since})" for since, name in FEATURES if version < since]
             without = f", without {' and '.join(lacks)}, which are not needed" if lacks else ""
             return ok(f"systemd {text} runs{without}")
-
-
-def _major(version: str) -> int:
-    major = version.partition(".")[0]
-    return int(major) if major.isdecimal() else 0
 
 
 def groups(host: Host) -> Answer:

@@ -86,6 +86,8 @@ class FakeSupervisord:
         match method:
             case "reloadConfig":
                 return [[self.added, self.changed, self.removed]]
+            case "getSupervisorVersion":
+                return "4.3.0"
             case "getAllProcessInfo":
                 if self.while_stopping:
                     for program in self.programs.values():
