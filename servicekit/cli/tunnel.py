@@ -136,7 +136,7 @@ def install(
     from servicekit.tunnel.installation import install as carry_out
 
     mine, tree = session(ctx, user=user), Tree()
-    earlier = _earlier(mine, name)
+    earlier = _earlier(mine, name, anew=to is not None)
     asked = {"local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
     tunnel = _wanted(name, to, asked, earlier)
     runs = mine.manager(manager)
@@ -298,12 +298,20 @@ def _manifest(mine: Session, name: str) -> Manifest:
     return installed[name]
 
 
-def _earlier(mine: Session, name: str) -> Tunnel | None:
-    """The tunnel as it is installed now; `None` where it is not."""
+def _earlier(mine: Session, name: str, *, anew: bool) -> Tunnel | None:
+    """The tunnel as it is installed now; `None` where it is not, or cannot be read and need not."""
+    from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.values import checked_name
 
-    return load(mine.places, name) if checked_name(name) in _installed(mine) else None
+    if checked_name(name) not in _installed(mine):
+        return None
+    try:
+        return load(mine.places, name)
+    except UserError:
+        if anew:
+            return None
+        raise
 
 
 def _wanted(

@@ -24,7 +24,7 @@ from servicekit.manifest import Manifest, inherited
 from servicekit.places import Scope
 from servicekit.render import LINK, Artifact, rendered, static
 from servicekit.tunnel.keys import KeyPair
-from servicekit.tunnel.state import read_state
+from servicekit.tunnel.state import sweep_ssh
 from servicekit.tunnel.values import (
     FILE,
     HOLD_OFF,
@@ -166,6 +166,7 @@ def _systemd(order: Order) -> Iterator[Artifact]:
         boot=boot,
         user=order.user,
         system=system,
+        listens_on=None if tunnel.reverse else tunnel.local,
         start_seconds=math.ceil(LONGEST_HOLD_OFF + tunnel.up_within + MARGIN),
         restart_seconds=math.ceil(HOLD_OFF),
         codes=ExitCode,
@@ -265,9 +266,7 @@ def uninstall(
 def forget(tree: Tree, places: Places, name: str) -> None:
     """Remove the published state of a tunnel that does not run, and with it the faults it had."""
     file = state_file(places, name)
-    last = read_state(Path(file))
-    if last is not None and not last.is_alive:
-        last.sweep()
+    sweep_ssh(Path(file))
     tree.delete_tree(file.parent)
 
 

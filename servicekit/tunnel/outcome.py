@@ -156,8 +156,8 @@ class Reader:
             self._refused = True
         elif _REVERSE_UP.match(line) or (line == _SESSION and not self._tunnel.reverse):
             # Of a forward tunnel ssh listens before it says that; of a reverse one the server does
-            # only once it has answered.
-            self.up = True
+            # only once it has answered. What the server greeted with before does not matter.
+            self.up, self.trouble = True, None
 
     def _trouble(self, line: str) -> Trouble | None:
         if line.startswith(_DEBUG):
@@ -239,7 +239,7 @@ def unusable_key(tunnel: Tunnel, words: str) -> Trouble:
     return Trouble(
         Cause.KEY,
         f"the tunnel's key cannot be used: {words}",
-        f"`servicekit tunnel install {tunnel.name} --force` makes the tunnel's files anew",
+        f"remove its file, and `servicekit tunnel install {tunnel.name}` makes a new one",
     )
 
 

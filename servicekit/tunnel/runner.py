@@ -22,7 +22,16 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.log import Priority, open_events
 from servicekit.tunnel.link import Link
 from servicekit.tunnel.outcome import Cause, Reader, Trouble, late, unusable_key
-from servicekit.tunnel.state import CONNECTING, DOWN, STOPPED, UP, WAITING, State, read_state
+from servicekit.tunnel.state import (
+    CONNECTING,
+    DOWN,
+    STOPPED,
+    UP,
+    WAITING,
+    State,
+    read_state,
+    sweep_ssh,
+)
 from servicekit.tunnel.values import (
     FILE,
     KEY,
@@ -105,20 +114,21 @@ class Runner:
 
     async def _hold_off(self) -> None:
         """Wait as long as the faults before this run say."""
+        sweep_ssh(self._file)
         before = read_state(self._file)
-        if before is None:
+        if before is None or not before.faults:
             return
-        before.sweep()
+        self._faults = before.faults
+        me = self._state
+        remembered = replace(before, phase=WAITING, pid=me.pid, pid_started=me.pid_started)
+        self._state = replace(remembered, ssh_pid=0, code=None)
         since = time.monotonic() - before.failed_at
         left = hold_off(before.faults) - since
         # A clock that is behind the fault's is that of another boot.
-        if before.faults and 0 <= since < hold_off(before.faults):
-            me = self._state
-            waiting = replace(before, phase=WAITING, pid=me.pid, pid_started=me.pid_started)
-            self._publish(replace(waiting, ssh_pid=0, code=None))
+        if left > 0 <= since:
+            self._publish(self._state)
             self._notifier.status(f"tries again in {left:.0f} s: {before.why}")
             await asyncio.sleep(left)
-        self._faults = before.faults
 
     async def _connect(self) -> Trouble:
         """Be the tunnel; return why it ended."""
@@ -160,7 +170,8 @@ class Runner:
     async def _become_up(self) -> None:
         tunnel = self._tunnel
         self._up_since = time.monotonic()
-        self._publish(replace(self._state, phase=UP, cause=None, why="", remedy=""))
+        up = replace(self._state, phase=UP, faults=0, cause=None, why="", remedy="")
+        self._publish(up)
         self._notifier.ready(f"up: {tunnel.way}")
         self._events.event(f"up: {tunnel.way}", Priority.NOTICE, state=UP)
         if not tunnel.reverse:

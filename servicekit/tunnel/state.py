@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 from servicekit import proc
 from servicekit.watchdog.engine import sweep
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WAITING, CONNECTING, UP, DOWN, STOPPED = "waiting", "connecting", "up", "down", "stopped"
 """The phases; after the last two its service has ended."""
@@ -54,16 +53,8 @@ class State:
     @property
     def is_alive(self) -> bool:
         """Whether the service that published this still runs."""
-        return _lives(self.pid, self.pid_started)
-
-    def sweep(self) -> None:
-        """End an ssh that outlived its service, as it does under Supervisor.
-
-        It would hold the port for ever.
-        """
-        stat = proc.stat(self.ssh_pid) if self.ssh_pid else None
-        if stat is not None and stat.started == self.ssh_started:
-            sweep([stat])
+        stat = proc.stat(self.pid)
+        return stat is not None and stat.started == self.pid_started and stat.alive
 
 
 def read_state(path: Path) -> State | None:
@@ -74,6 +65,17 @@ def read_state(path: Path) -> State | None:
         return None
 
 
-def _lives(pid: int, started: int) -> bool:
-    stat = proc.stat(pid)
-    return stat is not None and stat.started == started and stat.alive
+def sweep_ssh(path: Path) -> None:
+    """End an ssh that outlived the service of a state file, as it does under Supervisor.
+
+    It would hold the port for ever. Only a process of the file's owner is meant: whoever may write
+    the file must not be able to have root kill something for him.
+    """
+    state = read_state(path)
+    if state is None or state.is_alive or not state.ssh_pid:
+        return
+    stat = proc.stat(state.ssh_pid)
+    with suppress(OSError):
+        owner = Path(f"/proc/{state.ssh_pid}").stat().st_uid
+        if stat and stat.started == state.ssh_started and owner == path.stat().st_uid:
+            sweep([stat])

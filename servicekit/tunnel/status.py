@@ -117,7 +117,9 @@ def conclude(tunnel: Tunnel, manifest: Manifest, seen: Seen | None, state: State
             case phases.UP:
                 return replace(report, state=Standing.UP, why="the tunnel stands")
             case phases.CONNECTING:
-                return replace(report, why=f"it is connecting to {tunnel.to}")
+                before = f" again; before: {state.why}" if state.why else ""
+                why = f"it is connecting to {tunnel.to}{before}"
+                return replace(report, why=why, cause=state.cause, remedy=state.remedy)
             case _:
                 return _troubled(report, state, going_on=True)
     if is_up:
