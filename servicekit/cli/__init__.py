@@ -43,6 +43,7 @@ VERBS: Final = {
     "start": Verb("control", "start", "Start a service and show how it becomes ready."),
     "stop": Verb("control", "stop", "Stop a service and wait until nothing is left of it."),
     "restart": Verb("control", "restart", "Stop a service and start it anew."),
+    "switch": Verb("switch", "switch", "Let a profile take the place of the one that runs."),
     "status": Verb("status", "status", "Show how the installed services are, or one in full."),
     "history": Verb("history", "history", "Show a profile's runs: when, how long, why they ended."),
     "logs": Verb("logs", "logs", "Show what engine, watchdog and manager said."),

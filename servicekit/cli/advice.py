@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.output import as_json, coloured, note
+from servicekit.cli.forecast import USUAL_GPU, budget_of, installed_engine, memory_of, plan_of
+from servicekit.cli.output import as_json, coloured
 from servicekit.cli.session import AsJson, ForUser, ProfileName, complete_profile, session
 
 if TYPE_CHECKING:
@@ -17,12 +18,8 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Session
     from servicekit.diagnosis.verdict import Diagnosis
-    from servicekit.engines.base import Installed
-    from servicekit.plan import Plan
     from servicekit.profile import Profile
 
-USUAL_GPU: Final = "31.4GiB"
-"""What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
 READ_SIZE: Final = 1 << 20
 
 
@@ -47,7 +44,7 @@ def check(
 
     mine = session(ctx, user=user)
     plan = plan_of(mine, mine.profile(profile))
-    report = examine(plan.profile, plan, _installed(plan, ask=ask))
+    report = examine(plan.profile, plan, installed_engine(plan, ask=ask))
     if json:
         as_json(report.json())
     else:
@@ -76,29 +73,13 @@ def plan(
     not fit.
     """
     from servicekit.memory.outcome import Verdict
-    from servicekit.memory.planning import plan_memory
-    from servicekit.memory.recipe import Recipe
     from servicekit.memory.rendering import budget_json, render_budget
     from servicekit.memory.units import parse_size
 
     mine = session(ctx, user=user)
     concrete = plan_of(mine, mine.profile(profile))
-    wanted = concrete.profile
-    recipe = Recipe(
-        engine=wanted.engine.value,
-        model=wanted.model,
-        engine_version=_installed(concrete, ask=False).version(wanted.engine) or "",
-        options=wanted.options,
-        environment=wanted.environment,
-        context_requested=wanted.context.requested,
-        context_minimum=wanted.context.floor,
-        parallel=wanted.context.parallel,
-        gpu=bool(wanted.gpus),
-        drafter=wanted.drafter,
-    )
-    size = parse_size(gpu_memory) if gpu_memory is not None else _memory(wanted)
-    model_path = _local_model(concrete)
-    budget = plan_memory(recipe, size, model_path=model_path, average_length=length)
+    size = parse_size(gpu_memory) if gpu_memory is not None else memory_of(concrete.profile)
+    budget = budget_of(concrete, size, average_length=length)
     if json:
         as_json(budget_json(budget))
     else:
@@ -175,60 +156,3 @@ def _of_service(mine: Session, name: str) -> Diagnosis:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
     with log_of(found.manager, found.unit, runs[-1].run) as lines:
         return _diagnosed(lines, recipe)
-
-
-def plan_of(mine: Session, profile: Profile) -> Plan:
-    """Make the plan of `profile` for this host, whether or not all of it is here."""
-    from servicekit.cli.install import order_of
-    from servicekit.installation import look_around
-    from servicekit.plan import make_plan
-    from servicekit.tree import Tree
-
-    tree = Tree()
-    order = order_of(mine, profile, tree, manager=mine.manager_name(None))
-    return make_plan(profile, look_around(order, tree).host)
-
-
-def _installed(plan: Plan, *, ask: bool) -> Installed:
-    from servicekit.engine_versions import look
-
-    return look(plan.profile.engine, plan.host.executable, options=ask)
-
-
-def _memory(profile: Profile) -> int:
-    """Ask the profile's GPU for its memory; a CPU profile has the host's."""
-    from servicekit.memory.units import KIB, MIB, parse_size
-
-    if not profile.gpus:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * KIB
-    import asyncio
-
-    totals = asyncio.run(_gpu_totals(profile.gpus))
-    if totals:
-        return min(totals) * MIB
-    note(f"no GPU can be asked here; planned for {USUAL_GPU}, as of an RTX 5090")
-    return parse_size(USUAL_GPU)
-
-
-async def _gpu_totals(names: tuple[str, ...]) -> list[int]:
-    from servicekit.gpu import Gpus
-
-    gpus = Gpus(names)
-    try:
-        look = await gpus.look()
-    finally:
-        gpus.close()
-    return [device.total for device in look.devices if device.total is not None]
-
-
-def _local_model(plan: Plan) -> Path | None:
-    """Find where the model's files are, in its own place or in the hub's cache."""
-    model = plan.host.model
-    if model.startswith("/"):
-        return Path(model)
-    home = plan.profile.environment.get("HF_HOME")
-    cache = Path(home) if home is not None else Path(plan.host.places.cache / "huggingface")
-    snapshots = cache / "hub" / f"models--{model.replace('/', '--')}" / "snapshots"
-    return next(iter(sorted(snapshots.glob("*/config.json"))), None)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from servicekit.cli.output import duration, note, paint
-from servicekit.cli.session import ForUser, ProfileName, session
+from servicekit.cli.session import Anyway, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from servicekit.cli.session import Installed, Session
+    from servicekit.profile import Profile
     from servicekit.status import Status
 
 LOOK: Final = 0.1
@@ -30,15 +32,22 @@ NoWait = Annotated[
 
 
 def start(
-    ctx: typer.Context, profile: ProfileName, *, no_wait: NoWait = False, user: ForUser = False
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    no_wait: NoWait = False,
+    anyway: Anyway = False,
+    user: ForUser = False,
 ) -> None:
     """Start a service and show how it becomes ready.
 
-    Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. ^C ends
-    the showing, not the service.
+    Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. What
+    cannot fit the GPU is refused, where that can be asked. ^C ends the showing, not the service.
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)
+    if not _runs(mine.look(found)):
+        _refuse_misfit(mine, profile, anyway=anyway)
     order(mine, found)
     if not no_wait:
         follow(mine, found)
@@ -56,7 +65,12 @@ def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
 
 
 def restart(
-    ctx: typer.Context, profile: ProfileName, *, no_wait: NoWait = False, user: ForUser = False
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    no_wait: NoWait = False,
+    anyway: Anyway = False,
+    user: ForUser = False,
 ) -> None:
     """Stop a service and start it anew.
 
@@ -64,6 +78,7 @@ def restart(
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)
+    _refuse_misfit(mine, profile, anyway=anyway)
     order(mine, found, again=True)
     if not no_wait:
         follow(mine, found)
@@ -75,8 +90,7 @@ def order(mine: Session, found: Installed, *, again: bool = False) -> None:
     from servicekit.watchdog import evidence, ledger
 
     profile = found.manifest.profile
-    before = mine.look(found)
-    if before.state in {"ready", "degraded", "starting"} and before.pid and not again:
+    if not again and _runs(mine.look(found)):
         note(f'"{profile}" runs already')
         return
     if again:
@@ -87,7 +101,40 @@ def order(mine: Session, found: Installed, *, again: bool = False) -> None:
         note(f"earlier faults are not forgiven: {(error.strerror or '').lower()}")
     if found.manager.name is ManagerName.SUPERVISOR:
         _make_directories(mine, found)
+    _tell_missing(mine, profile)
     found.manager.start(found.unit)
+
+
+def _runs(now: Status) -> bool:
+    """Whether there is a watchdog that means to serve."""
+    return now.state in {"ready", "degraded", "starting"} and now.pid is not None
+
+
+def _recipe(mine: Session, profile: str) -> Profile | None:
+    """Read an installed profile; `None` where that is refused, as the watchdog will do and say."""
+    from servicekit.errors import UserError
+
+    try:
+        return mine.profile(profile)
+    except UserError:
+        return None
+
+
+def _refuse_misfit(mine: Session, profile: str, *, anyway: bool) -> None:
+    from servicekit.cli.forecast import refuse_misfit
+
+    recipe = _recipe(mine, profile)
+    if recipe is not None:
+        refuse_misfit(mine, recipe, anyway=anyway)
+
+
+def _tell_missing(mine: Session, profile: str) -> None:
+    """Say beforehand what the engine will not find, where its profile can be read."""
+    from servicekit.cli.fetch import tell_missing
+
+    recipe = _recipe(mine, profile)
+    if recipe is not None:
+        tell_missing(recipe, mine.places)
 
 
 def _make_directories(mine: Session, found: Installed) -> None:
@@ -103,6 +150,24 @@ def _make_directories(mine: Session, found: Installed) -> None:
 
 def follow(mine: Session, found: Installed) -> None:
     """Show a start until it is ready, or exit with 1 when it is over without."""
+    now, passed = watch_start(mine, found)
+    conclude(now, passed)
+    if not is_up(now):
+        raise typer.Exit(1)
+
+
+def is_up(now: Status) -> bool:
+    """Whether it serves: where something is wrong with it, it is said."""
+    return now.state in {"ready", "degraded"} and now.is_settled and now.pid is not None
+
+
+def watch_start(
+    mine: Session, found: Installed, *, limit: float = inf, one_try: bool = False
+) -> tuple[Status, float]:
+    """Show a start until it is up or over, `limit` seconds at most; tell how it is and how long.
+
+    With `one_try` it is over with the first fault, not when the watchdog has tried often enough.
+    """
     from servicekit.watchdog import ledger
 
     profile = found.manifest.profile
@@ -112,18 +177,38 @@ def follow(mine: Session, found: Installed) -> None:
     with _progress(profile, expected) as show:
         while True:
             now = mine.look(found)
+            passed = time.monotonic() - began
             show(now)
-            if now.state in {"ready", "degraded"} and now.is_settled and now.pid:
-                break
             was_up = was_up or not now.at_rest
-            if now.at_rest and (was_up or time.monotonic() - began > UP_WITHIN):
+            if is_up(now) or passed > limit:
+                break
+            if now.at_rest and (was_up or passed > UP_WITHIN):
+                break
+            if one_try and now.pid and (now.state == "failed" or now.restarts):
                 break
             time.sleep(LOOK)
-    _conclude(now, time.monotonic() - began)
+    return now, passed
 
 
-def _conclude(now: Status, passed: float) -> None:
-    if now.state in {"ready", "degraded"}:
+def watch_stop(mine: Session, found: Installed) -> Status:
+    """Stop a service, showing how, and tell how it then is."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    profile = found.manifest.profile
+    # A manager of its own for the order: this one goes on looking meanwhile.
+    stopper = mine.manager(found.manifest.manager)
+    with ThreadPoolExecutor(1) as orders, _progress(profile, None) as show:
+        stopping = orders.submit(stopper.stop, found.unit, limit=mine.stop_limit(profile))
+        while not stopping.done():
+            show(mine.look(found))
+            wait([stopping], LOOK)
+        stopping.result()
+    return mine.look(found)
+
+
+def conclude(now: Status, passed: float) -> None:
+    """Tell how a start ended after `passed` seconds, and where it failed, what would help."""
+    if is_up(now):
         context = now.context.get("effective")
         tokens = f", {context} tokens of context" if context else ""
         typer.echo(
@@ -137,7 +222,6 @@ def _conclude(now: Status, passed: float) -> None:
     if now.remedy:
         typer.echo(f"  remedy: {now.remedy}")
     typer.echo(f"  log:    servicekit logs {now.profile}")
-    raise typer.Exit(1)
 
 
 @contextmanager

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import os
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servicekit.cli.output import note, paint, warn
-from servicekit.cli.session import ForManager, ForUser, ProfileName, session
+from servicekit.cli.session import (
+    Anyway,
+    ForManager,
+    ForUser,
+    OneProfile,
+    ProfileName,
+    session,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from servicekit.apply import Turn
     from servicekit.changes import Change
-    from servicekit.cli.session import Session
+    from servicekit.cli.session import Installed, Session
     from servicekit.installation import Order, Proposal
     from servicekit.managers import Manager
     from servicekit.profile import Profile
@@ -32,8 +40,12 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 
 def install(
     ctx: typer.Context,
-    profile: ProfileName,
+    profile: OneProfile = None,
     *,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Every profile that is allowed and whose engine is here."),
+    ] = False,
     manager: ForManager = None,
     root: Root = None,
     user: ForUser = False,
@@ -50,6 +62,7 @@ def install(
     ] = None,
     dry_run: DryRun = False,
     now: Annotated[bool, typer.Option("--now", help="Start it, too, and wait for ready.")] = False,
+    anyway: Anyway = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -63,52 +76,153 @@ def install(
 
     Of one that is a service already, the files are brought up to date. All of it happens, or none
     of it. Files that were changed by hand are shown and kept. Nothing is
-    started or stopped without --now.
+    started or stopped without --now. What cannot fit the GPU is refused, where that can be asked.
     """
-    from servicekit.apply import turn
     from servicekit.errors import UserError
-    from servicekit.installation import install as carry_out
-    from servicekit.installation import propose
 
     if root is not None and now:
         raise UserError("--now starts a service, and an image has none", hint="leave one away")
+    if every and (now or enable):
+        raise UserError("--all with --now or --enable would start what excludes each other")
     mine, tree = session(ctx, user=user), _tree(root)
-    recipe = mine.profile(profile)
     # Which manager runs here says nothing about an image.
     runs = None if root is not None else mine.manager(manager)
-    order = order_of(
-        mine,
-        recipe,
-        tree,
-        manager=mine.manager_name(manager) if runs is None else runs.name,
-        user_name=user_name,
-        enable=enable,
-        force=force,
-    )
-    if dry_run:
-        proposal = propose(order, tree)
-        _tell_findings(proposal, refuse=False)
-        tell_changes(proposal.changes, diffs=True)
+    name = mine.manager_name(manager) if runs is None else runs.name
+    work = _Work(mine, tree, runs, dry_run=dry_run, anyway=anyway, force=force)
+    if not every:
+        recipe = mine.profile(_one(profile, every=every))
+        work.install(work.order(recipe, name, user_name, enable=enable), now=now)
         return
-    if root is None and not force:
-        _refuse_invisible_settings(mine)
-    with turn(tree, order.places) as held:
-        _tell_undone(held, runs)
-        proposal = propose(order, tree)
-        _tell_findings(proposal, refuse=root is None and not force)
-        if proposal.acts:
-            _warn_of_containers(runs)
-        carry_out(proposal, held, runs)
-    tell_changes(proposal.changes)
-    _tell_enablement(proposal)
-    if runs is not None:
-        _start_or_hint(mine, proposal, runs, now=now)
+    _one(profile, every=every)
+    _each(
+        mine.catalog.names(),
+        lambda each: work.install_if_here(each, name, user_name, enable=enable),
+    )
+
+
+def _one(profile: str | None, *, every: bool) -> str:
+    """Return the profile that was named; a command line that names one and all of them is wrong."""
+    if (profile is None) != every:
+        raise typer.BadParameter("give a profile or --all, one of them")
+    return profile or ""
+
+
+def _each(profiles: Iterable[str], act: Callable[[str], None]) -> None:
+    """Do the same for all; what goes wrong with one keeps no other from it."""
+    from servicekit.errors import UserError
+
+    failed = False
+    for profile in profiles:
+        typer.echo(f"{profile}:")
+        try:
+            act(profile)
+        except UserError as error:
+            failed = True
+            for line in str(error).splitlines():
+                note(line)
+    if failed:
+        raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """How installs are carried out: the same for each of many."""
+
+    mine: Session
+    tree: Tree
+    runs: Manager | None
+    """`None` for an image."""
+    _: KW_ONLY
+    dry_run: bool
+    anyway: bool
+    force: bool
+
+    def order(
+        self, recipe: Profile, name: ManagerName, user_name: str | None, *, enable: bool | None
+    ) -> Order:
+        """Complete what is asked for."""
+        return order_of(
+            self.mine,
+            recipe,
+            self.tree,
+            manager=name,
+            user_name=user_name,
+            enable=enable,
+            force=self.force,
+        )
+
+    def install_if_here(
+        self, profile: str, name: ManagerName, user_name: str | None, *, enable: bool | None
+    ) -> None:
+        """Install a profile that can run here; one that cannot is named with what it lacks."""
+        from servicekit.apply import manifests
+        from servicekit.installation import look_around
+
+        order = self.order(self.mine.profile(profile), name, user_name, enable=enable)
+        missing = look_around(order, self.tree).missing
+        if missing and profile not in manifests(self.tree, order.places):
+            note(f"left out: {missing[0]}")
+            return
+        self.install(order, now=False)
+
+    def install(self, order: Order, *, now: bool) -> None:
+        """Install one profile, or with `dry_run` show what that would do."""
+        from servicekit.apply import turn
+        from servicekit.cli.fetch import tell_missing
+        from servicekit.cli.forecast import refuse_misfit
+        from servicekit.installation import install as carry_out
+        from servicekit.installation import propose
+
+        image, recipe = self.runs is None, order.profile
+        root = Path(self.tree.root)
+        if self.dry_run:
+            proposal = propose(order, self.tree)
+            _tell_findings(proposal, refuse=False)
+            tell_changes(proposal.changes, diffs=True)
+            tell_missing(recipe, order.places, root)
+            return
+        if not image and not self.force:
+            _refuse_invisible_settings(self.mine)
+        if not image:
+            refuse_misfit(self.mine, recipe, anyway=self.anyway)
+        with turn(self.tree, order.places) as held:
+            _tell_undone(held, self.runs)
+            proposal = propose(order, self.tree)
+            _tell_findings(proposal, refuse=not image and not self.force)
+            if proposal.acts:
+                _warn_of_containers(self.runs)
+            carry_out(proposal, held, self.runs)
+        tell_changes(proposal.changes)
+        _tell_enablement(proposal)
+        if not now:  # a start says it itself
+            tell_missing(recipe, order.places, root)
+        if self.runs is not None:
+            _start_or_hint(self.mine, proposal, self.runs, now=now)
+
+
+def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
+    """Have `new` start at boot, and then those that it excludes no more."""
+    from servicekit.apply import turn
+    from servicekit.installation import install as carry_out
+    from servicekit.installation import propose
+
+    tree = _tree(None)
+    with turn(tree, mine.places) as held:
+        _tell_undone(held, new.manager)
+        # In this order, what fails in between leaves a host that serves after a boot.
+        for one, enable in ((new, True), *((old, False) for old in instead_of)):
+            recipe = mine.profile(one.manifest.profile)
+            order = order_of(mine, recipe, tree, manager=one.manager.name, enable=enable)
+            proposal = propose(order, tree)
+            carry_out(proposal, held, one.manager)
+            tell_changes(proposal.changes)
 
 
 def uninstall(
     ctx: typer.Context,
-    profile: ProfileName,
+    profile: OneProfile = None,
     *,
+    every: Annotated[bool, typer.Option("--all", help="Every profile that is installed.")] = False,
     root: Root = None,
     user: ForUser = False,
     dry_run: DryRun = False,
@@ -126,16 +240,32 @@ def uninstall(
 
     Exactly that: models, caches and, without --purge, the history stay.
     """
+    from servicekit.apply import manifests
+
+    mine, tree = session(ctx, user=user), _tree(root)
+    options = {"dry_run": dry_run, "purge": purge, "force": force}
+    if not every:
+        _uninstall(mine, tree, _one(profile, every=every), **options)
+        return
+    _one(profile, every=every)
+    installed = sorted(manifests(tree, mine.places))
+    if not installed:
+        note("nothing is installed")
+    _each(installed, lambda each: _uninstall(mine, tree, each, **options))
+
+
+def _uninstall(
+    mine: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
+) -> None:
     from servicekit.apply import turn
     from servicekit.installation import removal
     from servicekit.installation import uninstall as carry_out
 
-    mine, tree = session(ctx, user=user), _tree(root)
     own, made = removal(profile, tree, mine.places, force=force)
     if dry_run:
         tell_changes(made, diffs=True)
         return
-    manager = None if root is not None else _manager_of(mine, own.manager, force=force)
+    manager = None if tree.is_image else _manager_of(mine, own.manager, force=force)
     with turn(tree, mine.places) as held:
         _tell_undone(held, manager)
         _warn_of_containers(manager)

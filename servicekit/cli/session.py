@@ -218,7 +218,15 @@ SomeProfile = Annotated[
         autocompletion=complete_profile,
     ),
 ]
+OneProfile = Annotated[
+    str | None,
+    typer.Argument(metavar="[PROFILE]", help="Name of a profile.", autocompletion=complete_profile),
+]
 ForUser = Annotated[bool, typer.Option("--user", help="Your own services instead of the system's.")]
+Anyway = Annotated[
+    bool,
+    typer.Option("--anyway", help="Try it although the plan or the check says that it fails."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ForManager = Annotated[
     Literal["systemd", "supervisor"] | None,

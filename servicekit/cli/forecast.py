@@ -1,0 +1,141 @@
+"""What a profile will do with its GPU's memory, as `plan` shows it and a start asks beforehand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from servicekit.cli.output import note, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servicekit.cli.session import Session
+    from servicekit.engines.base import Installed
+    from servicekit.memory.outcome import Budget
+    from servicekit.plan import Plan
+    from servicekit.profile import Profile
+
+USUAL_GPU: Final = "31.4GiB"
+"""What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
+
+
+def plan_of(mine: Session, profile: Profile) -> Plan:
+    """Make the plan of `profile` for this host, whether or not all of it is here."""
+    from servicekit.cli.install import order_of
+    from servicekit.installation import look_around
+    from servicekit.plan import make_plan
+    from servicekit.tree import Tree
+
+    tree = Tree()
+    order = order_of(mine, profile, tree, manager=mine.manager_name(None))
+    return make_plan(profile, look_around(order, tree).host)
+
+
+def installed_engine(plan: Plan, *, ask: bool = False) -> Installed:
+    """Find out which engine `plan` would start; with `ask`, from the engine itself."""
+    from servicekit.engine_versions import look
+
+    return look(plan.profile.engine, plan.host.executable, options=ask)
+
+
+def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:
+    """Work out what `plan` does with so much memory; raise `UserError` where that is not known."""
+    from servicekit.memory.planning import AVERAGE_LENGTH, plan_memory
+    from servicekit.memory.recipe import Recipe
+
+    wanted = plan.profile
+    recipe = Recipe(
+        engine=wanted.engine.value,
+        model=wanted.model,
+        engine_version=installed_engine(plan).version(wanted.engine) or "",
+        options=wanted.options,
+        environment=wanted.environment,
+        context_requested=wanted.context.requested,
+        context_minimum=wanted.context.floor,
+        parallel=wanted.context.parallel,
+        gpu=bool(wanted.gpus),
+        drafter=wanted.drafter,
+    )
+    return plan_memory(
+        recipe,
+        gpu_memory_bytes,
+        model_path=_local_model(plan),
+        average_length=average_length or AVERAGE_LENGTH,
+    )
+
+
+def memory_of(profile: Profile) -> int:
+    """Give the bytes that `profile` may plan with: its GPU's, or for the CPU the host's."""
+    from servicekit.memory.units import KIB, parse_size
+
+    if not profile.gpus:
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * KIB
+    found = gpu_memory(profile.gpus)
+    if found is not None:
+        return found
+    note(f"no GPU can be asked here; planned for {USUAL_GPU}, as of an RTX 5090")
+    return parse_size(USUAL_GPU)
+
+
+def gpu_memory(names: Sequence[str]) -> int | None:
+    """Ask the GPUs called `names`; give the bytes of the smallest, `None` where none answers.
+
+    Takes a few seconds at most, whatever the driver does.
+    """
+    import asyncio
+
+    from servicekit.memory.units import MIB
+
+    totals = asyncio.run(_totals(tuple(names)))
+    return min(totals) * MIB if totals else None
+
+
+async def _totals(names: tuple[str, ...]) -> list[int]:
+    from servicekit.gpu import Gpus
+
+    gpus = Gpus(names)
+    try:
+        look = await gpus.look()
+    finally:
+        gpus.close()
+    return [device.total for device in look.devices if device.total is not None]
+
+
+def refuse_misfit(mine: Session, profile: Profile, *, anyway: bool) -> None:
+    """Refuse what cannot fit its GPU before it is tried; with `anyway` it is only said.
+
+    Where there is no GPU to ask, or nothing is known of the model, there is nothing to refuse.
+    """
+    from servicekit.errors import UserError
+    from servicekit.memory.outcome import Verdict
+
+    size = gpu_memory(profile.gpus) if profile.gpus else None
+    if size is None:
+        return
+    concrete = plan_of(mine, profile)
+    try:
+        budget = budget_of(concrete, size)
+    except UserError:
+        return  # no arithmetic for this engine or model; the engine itself will tell
+    if budget.verdict is not Verdict.DOES_NOT_FIT:
+        return
+    message = f'profile "{profile.name}" does not fit its GPU: {budget.reason}'
+    lever = f"{budget.levers[0]}; " if budget.levers else ""
+    if not anyway:
+        raise UserError(message, hint=f"{lever}--anyway tries it all the same")
+    warn(message)
+
+
+def _local_model(plan: Plan) -> Path | None:
+    """Find where the model's files are, in its own place or in the hub's cache."""
+    from servicekit.plan import hub_cache
+
+    model = plan.host.model
+    if model.startswith("/"):
+        return Path(model)
+    cache = Path(hub_cache(plan.profile, plan.host.places))
+    snapshots = cache / f"models--{model.replace('/', '--')}" / "snapshots"
+    return next(iter(sorted(snapshots.glob("*/config.json"))), None)

@@ -1,0 +1,129 @@
+"""`switch`: another profile takes the place of the one that runs, or the old one comes back."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from servicekit.cli.output import duration, note, warn
+from servicekit.cli.session import Anyway, ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Installed, Session
+    from servicekit.profile import Profile
+    from servicekit.status import Status
+
+
+def switch(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    enable: Annotated[
+        bool,
+        typer.Option("--enable", help="Start it at boot, too, in place of those it excludes."),
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", min=0, metavar="SECONDS", help="How long it may take to be ready."
+        ),
+    ] = None,
+    anyway: Anyway = False,
+    user: ForUser = False,
+) -> None:
+    """Let a profile take the place of the one that runs.
+
+    It is checked and planned first, while the old one serves. Then the old one is stopped until
+    nothing is left of it, and the new one is started and shown until it is ready. Where its first
+    try fails, it is said why, and the old one is started again: exit code 1. ^C ends the showing,
+    and leaves the new one starting.
+    """
+    from servicekit.cli.control import conclude, is_up
+
+    mine = session(ctx, user=user)
+    new = mine.installed(profile)
+    recipe = mine.profile(profile)
+    _examine(mine, recipe, anyway=anyway)
+    others = _excluded(mine, recipe)
+    running = [one for one in others if one.manager.look([one.unit])[one.unit].is_up]
+    for old in running:
+        _stop(mine, old, profile)
+    now, passed = _start(mine, new, running, limit=inf if timeout is None else timeout)
+    conclude(now, passed)
+    if not is_up(now):
+        if timeout is not None and passed > timeout:
+            note(f'"{profile}" was not ready within {duration(timeout)}')
+        _go_back(mine, new, running)
+        raise typer.Exit(1)
+    if enable:
+        from servicekit.cli.install import start_at_boot
+
+        start_at_boot(mine, new, [one for one in others if one.manifest.enabled])
+
+
+def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
+    """Refuse what cannot become ready while nothing has been stopped for it."""
+    from servicekit.check import check
+    from servicekit.cli.forecast import installed_engine, plan_of, refuse_misfit
+    from servicekit.errors import UserError
+    from servicekit.flagcheck import Level
+
+    concrete = plan_of(mine, recipe)
+    report = check(recipe, concrete, installed_engine(concrete))
+    for remark in report.remarks:
+        if remark.level is Level.ERROR:
+            message = f'profile "{recipe.name}": {remark.where}: {remark.message}'
+            if not anyway:
+                raise UserError(message, hint="--anyway tries it all the same")
+            warn(message)
+    refuse_misfit(mine, recipe, anyway=anyway)
+
+
+def _excluded(mine: Session, recipe: Profile) -> list[Installed]:
+    """Find the installed profiles that cannot run beside this one."""
+    from servicekit.host import rivals
+
+    return [mine.installed(name) for name in rivals(recipe, mine.manifests())]
+
+
+def _stop(mine: Session, old: Installed, profile: str) -> None:
+    """Stop what must make room, and go on only when nothing is left of it."""
+    from servicekit.cli.control import watch_stop
+    from servicekit.errors import UserError
+
+    name = old.manifest.profile
+    now = watch_stop(mine, old)
+    if now.state == "failed":
+        raise UserError(
+            f'"{name}" did not stop as it should, so "{profile}" is not started: {now.why}',
+            hint=now.remedy or f"`servicekit logs {name}` says more",
+        )
+    typer.echo(f"{name}: {now.state}: {now.why}")
+
+
+def _start(
+    mine: Session, new: Installed, running: list[Installed], *, limit: float
+) -> tuple[Status, float]:
+    """Start it and watch its first try; where it cannot even be ordered, go back at once."""
+    from servicekit.cli.control import order, watch_start
+    from servicekit.errors import UserError
+
+    try:
+        order(mine, new)
+    except UserError:
+        _go_back(mine, new, running)
+        raise
+    return watch_start(mine, new, limit=limit, one_try=True)
+
+
+def _go_back(mine: Session, new: Installed, running: list[Installed]) -> None:
+    """Stop what did not become ready, and start again what made room for it."""
+    from servicekit.cli.control import conclude, order, watch_start, watch_stop
+
+    watch_stop(mine, new)
+    for old in running:
+        typer.echo(f"{old.manifest.profile}: is started again")
+        order(mine, old)
+        conclude(*watch_start(mine, old))

@@ -1,0 +1,163 @@
+"""One profile in another's place, and back again when that fails, under both managers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from machines.supervisor import Supervisor
+    from machines.systemd import Machine
+
+pytestmark = [pytest.mark.llama, pytest.mark.timeout(300)]
+
+SITE = {
+    "first": 'extends = "demo"\nserved_name = "first"\n',
+    "second": 'extends = "demo"\nserved_name = "second"\n',
+    "broken": 'extends = "demo"\nexecutable = "/bin/false"\n',
+}
+"""Profiles that share the demo's port, the last of which cannot start."""
+
+
+class Host(Protocol):
+    """Where servicekit runs, with the profiles of `SITE`."""
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run servicekit; give what it printed."""
+
+
+def states(host: Host) -> dict[str, tuple[str, bool]]:
+    """How each profile is, and whether it starts at boot."""
+    every: list[dict[str, Any]] = json.loads(host.run("status", "--json"))
+    return {one["profile"]: (one["state"], one["enabled"]) for one in every}
+
+
+def play(host: Host) -> None:
+    """Switch there, fail to switch, switch with what starts at boot, and remove all of it."""
+    for name in SITE:
+        host.run("install", name)
+    host.run("start", "first")
+
+    said = host.run("switch", "second").splitlines()
+    assert any(line.startswith("first: stopped: ") for line in said)
+    assert any(line.startswith("second: ready after ") for line in said)
+    assert states(host) == {
+        "broken": ("configured", False),
+        "first": ("stopped", True),
+        "second": ("ready", False),
+    }
+
+    text = host.run("switch", "broken", code=1)
+    said = text.splitlines()
+    assert any(line.startswith("second: stopped: ") for line in said)
+    assert "broken: failed after" in text
+    assert "servicekit logs broken" in text
+    assert "second: is started again" in said
+    assert said[-1].startswith("second: ready after ")
+    assert states(host)["second"] == ("ready", False)
+    assert states(host)["broken"][0] in {"stopped", "failed"}
+
+    said = host.run("switch", "first", "--timeout", "0", code=1).splitlines()
+    assert any("was not ready within 0.0 s" in line for line in said)
+    assert states(host)["second"] == ("ready", False)
+
+    host.run("switch", "second", "--enable")
+    assert {name: at_boot for name, (_, at_boot) in states(host).items()} == {
+        "broken": False,
+        "first": False,
+        "second": True,
+    }
+    host.run("uninstall", "--all", "--purge")
+    assert states(host) == {}
+
+
+class OnSystemd:
+    """A machine with the profiles."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        names = json.dumps(list(SITE))
+        machine.write("/etc/servicekit/servicekit.toml", f"allow = {names}\n")
+        for name, text in SITE.items():
+            machine.write(f"/etc/servicekit/profiles.d/{name}.toml", text)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run servicekit inside."""
+        done = self.machine.run("servicekit", *words, check=False, limit=150)
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + (done.stderr if code else "")
+
+
+class OnSupervisor:
+    """A directory with the profiles, for one supervisord."""
+
+    def __init__(self, supervisord: Supervisor, port: int) -> None:
+        home = supervisord.home
+        self.config = home / "servicekit.toml"
+        self._write(
+            self.config,
+            f'root = "{home}"\nmanager = "supervisor"\nsupervisor_socket = "{supervisord.socket}"\n'
+            f'allow = {json.dumps(list(SITE))}\n[places]\nsupervisor = "{supervisord.include}"\n',
+        )
+        for name, text in SITE.items():
+            self._write(home / f"profiles.d/{name}.toml", f"{text}port = {port}\n")
+
+    @staticmethod
+    def _write(file: Path, text: str) -> None:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o644)
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run servicekit as an ordinary user would."""
+        program = str(Path(sys.executable).with_name("servicekit"))
+        done = subprocess.run(
+            [program, "--user", "--config", str(self.config), *words],
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout + (done.stderr if code else "")
+
+
+def described(profile: str) -> str:
+    """A unit as systemd names it in the journal."""
+    return f"servicekit-{profile}.service - servicekit {profile}: SmolLM2-135M on llama.cpp"
+
+
+@pytest.mark.systemd
+def test_switching_under_systemd(systemd_machine: Machine) -> None:
+    """The old service is down before the new one starts, whoever orders it, and comes back."""
+    machine = systemd_machine
+    play(OnSystemd(machine))
+
+
+@pytest.mark.systemd
+def test_systemd_orders_a_switch_of_its_own(systemd_machine: Machine) -> None:
+    """A bare `systemctl start` stops the rival first: units need nobody to keep them apart."""
+    host, machine = OnSystemd(systemd_machine), systemd_machine
+    for name in ("first", "second"):
+        host.run("install", name)
+    for new, old in (("second", "first"), ("first", "second")):
+        host.run("start", old)
+        machine.run("systemctl", "start", f"servicekit-{new}.service")
+        said = machine.messages("", _PID="1")
+        stopped = said.index(f"Stopped {described(old)}.")
+        started = said.index(f"Starting {described(new)}...", stopped)
+        assert said.index(f"Started {described(new)}.", started)
+        assert machine.show(f"servicekit-{old}.service", "ActiveState") == "inactive"
+        machine.run("systemctl", "stop", f"servicekit-{new}.service")
+    host.run("uninstall", "--all", "--purge")
+
+
+@pytest.mark.supervisord
+def test_switching_under_supervisor(supervisord: Supervisor, free_port: int) -> None:
+    """Supervisor knows of no exclusion: the order is servicekit's own."""
+    play(OnSupervisor(supervisord, free_port))
