@@ -127,34 +127,10 @@ class OnSupervisor:
         return done.stdout + (done.stderr if code else "")
 
 
-def described(profile: str) -> str:
-    """A unit as systemd names it in the journal."""
-    return f"servicekit-{profile}.service - servicekit {profile}: SmolLM2-135M on llama.cpp"
-
-
 @pytest.mark.systemd
 def test_switching_under_systemd(systemd_machine: Machine) -> None:
     """The old service is down before the new one starts, whoever orders it, and comes back."""
-    machine = systemd_machine
-    play(OnSystemd(machine))
-
-
-@pytest.mark.systemd
-def test_systemd_orders_a_switch_of_its_own(systemd_machine: Machine) -> None:
-    """A bare `systemctl start` stops the rival first: units need nobody to keep them apart."""
-    host, machine = OnSystemd(systemd_machine), systemd_machine
-    for name in ("first", "second"):
-        host.run("install", name)
-    for new, old in (("second", "first"), ("first", "second")):
-        host.run("start", old)
-        machine.run("systemctl", "start", f"servicekit-{new}.service")
-        said = machine.messages("", _PID="1")
-        stopped = said.index(f"Stopped {described(old)}.")
-        started = said.index(f"Starting {described(new)}...", stopped)
-        assert said.index(f"Started {described(new)}.", started)
-        assert machine.show(f"servicekit-{old}.service", "ActiveState") == "inactive"
-        machine.run("systemctl", "stop", f"servicekit-{new}.service")
-    host.run("uninstall", "--all", "--purge")
+    play(OnSystemd(systemd_machine))
 
 
 @pytest.mark.supervisord

@@ -211,16 +211,21 @@ def test_any_other_exit_is_followed_by_a_new_run(machine: Machine, code: int) ->
 
 
 def test_a_rival_is_stopped_before_the_other_starts(machine: Machine) -> None:
-    """Of two profiles that exclude each other, the one that was asked for last runs."""
-    first, second = Service(machine, profile("demo")), Service(machine, profile("mtp"))
-    second.install(profile("mtp"), rivals=("demo",))
-    first.start()
-    second.start()
-    assert machine.show(first.unit, "ActiveState") == "inactive"
-    stopped = int(machine.show(first.unit, "InactiveEnterTimestampMonotonic"))
-    started = int(machine.show(second.unit, "ExecMainStartTimestampMonotonic"))
-    assert stopped <= started
-    second.stop()
+    """Of two that exclude each other the one asked for last runs, whichever was installed last."""
+    services = {name: Service(machine, profile(name)) for name in ("demo", "mtp")}
+    services["mtp"].install(profile("mtp"), rivals=("demo",))
+    for old, new in (("demo", "mtp"), ("mtp", "demo")):
+        services[old].start()
+        services[new].start()
+        assert machine.show(services[old].unit, "ActiveState") == "inactive"
+        said = [
+            (entry["UNIT"], entry["MESSAGE"].split()[0])
+            for entry in machine.journal("", _PID="1")
+            if entry.get("UNIT") in {services[old].unit, services[new].unit}
+        ]
+        stopped = len(said) - said[::-1].index((services[old].unit, "Stopped"))
+        assert said[stopped:] == [(services[new].unit, "Starting"), (services[new].unit, "Started")]
+        services[new].stop()
 
 
 def test_the_target_stops_every_service(machine: Machine) -> None:
