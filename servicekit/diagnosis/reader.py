@@ -379,7 +379,7 @@ class LogReader:
             return
         signature = self._recognise(line, message)
         if signature is None:
-            if not line.quiet and _TROUBLED.match(message):
+            if not line.quiet and _TROUBLED.match(message, 0, _SHOWN):
                 self._note_trouble(line)
         elif signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
             # Ordinary lines were cut out of the block: only the original tells where this stood.

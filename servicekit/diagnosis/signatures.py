@@ -74,16 +74,18 @@ COMMON_ANCHORS: Final = ("rror", "ailed", "imeou", "raceb")
 # functions and modules that report.
 _HEAD: Final = (
     r"(?:(?:"
-    r"[\w.]*(?:Error|Exception|Warning|Exit|OfflineMode)\w*"
+    r"[\w.]{0,80}?(?:Error|Exception|Warning|Exit|OfflineMode)\w{0,40}"
     r"|Internal server error|Capture cuda graph failed|Scheduler hit an exception"
     r"|error loading model(?: architecture| hyperparameters| vocabulary)?"
-    r"|failed to initialize the context|\[enforce fail at [^\]]*\][^.:]*"
+    r"|failed to initialize the context|\[enforce fail at [^\]]{0,200}\][^.:]{0,80}"
     r"|error|Error|ERROR|[Ff]atal(?: error)?|FATAL"
-    r"|[a-z][a-z0-9]*(?:_[\w()]*)+|operator\(\)|what\(\)"
+    r"|[a-z][a-z0-9]{0,40}_[\w()]{0,80}|operator\(\)|what\(\)"
     r"|(?:(?:srv|cmn|slot|que|spec)\s+)?(?:main|init|load|start)|kernel"
-    r"|\S+\.py:\d+"
-    r")[:.]\s+|Value error,\s+)*"
+    r"|\S{1,200}?\.py:\d+"
+    r")[:.]\s{1,20}|Value error,\s{1,20}){0,6}"  # bounded: two readings of each would be 2^n of all
 )
+_MESSAGE: Final = 2048
+"""Letters of a message that are matched: patterns stay cheap on whatever a log may hold."""
 
 
 class Role(StrEnum):
@@ -139,7 +141,7 @@ class Signature:
 
     def match(self, message: str) -> re.Match[str] | None:
         """Match the beginning of `message`, a line without its prefixes."""
-        return compiled(self.pattern).match(message)
+        return compiled(self.pattern).match(message, 0, _MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Mark:
 
     def match(self, message: str) -> re.Match[str] | None:
         """Match the beginning of `message`, a line without its prefixes."""
-        return compiled(self.pattern).match(message)
+        return compiled(self.pattern).match(message, 0, _MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class Figures:
 
     def match(self, message: str) -> re.Match[str] | None:
         """Match the beginning of `message`, a line without its prefixes."""
-        return compiled(self.pattern).match(message)
+        return compiled(self.pattern).match(message, 0, _MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -145,3 +146,37 @@ def test_an_unknown_engine_is_read_as_any() -> None:
 def test_a_log_without_ordinary_lines_has_no_pattern_for_them() -> None:
     """The kernel's log is not thinned out before it is searched."""
     assert knowledge("kernel").plain is None
+
+
+HOSTILE = [
+    "ErrorError: ",
+    "Error",
+    "a_",
+    "_",
+    "srv  init: ",
+    "x.py:1: ",
+    "Value error, ",
+    "error loading model: ",
+    "1.",
+    "a b: ",
+    " ",
+]
+"""Parts of lines that patterns with nested repetitions would take for ever on."""
+
+
+@pytest.mark.parametrize("part", HOSTILE)
+def test_no_line_is_expensive(part: str) -> None:
+    """Whatever a log repeats for 16 KiB, no pattern looks at it for more than 0.2 s of CPU time."""
+    line = (part * (1 << 14))[: 1 << 14]
+    known = knowledge("any")
+    matches = [one.match for one in known.signatures]
+    matches += [one.match for one in known.marks] + [one.match for one in known.figures]
+    for match in matches:
+        began = time.process_time()
+        match(line)
+        assert time.process_time() - began < 0.2, match
+    reader = LogReader()
+    began = time.process_time()
+    reader.feed(f"Error {line}\n{line} Error: failed\n".encode())
+    reader.reading()
+    assert time.process_time() - began < 0.5
