@@ -11,6 +11,7 @@ from servicekit.check import check as check_options
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Refused, Subject, Unseen
 from servicekit.flagcheck import Level
+from servicekit.values import HUB_FILE, HUB_ID
 from servicekit.watchdog.values import GpuView
 
 if TYPE_CHECKING:
@@ -190,7 +191,8 @@ def storage(subject: Subject) -> Answer:
         return fail(f"{where}: in memory, and empty after a boot", _elsewhere(subject))
     if place.kind in THROWN_AWAY:
         return warn(
-            f"{where}: lost with the container", f"mount a volume, or {_elsewhere(subject)}"
+            f"{where}: a layer that is lost with its container",
+            f"mount a volume, or {_elsewhere(subject)}",
         )
     if place.kind in OF_WINDOWS:
         return warn(f"{where}: weights are read slowly from there", _elsewhere(subject))
@@ -200,9 +202,9 @@ def storage(subject: Subject) -> Answer:
 
 
 def _elsewhere(subject: Subject) -> str:
-    if subject.profile.model.startswith("/"):
-        return "move the model to a disk"
-    return "set HF_HOME in the profile's environment to a directory on a disk"
+    if HUB_ID.match(subject.profile.model) or HUB_FILE.match(subject.profile.model):
+        return "set HF_HOME in the profile's environment to a directory on a disk"
+    return "move the model to a disk"
 
 
 def disk(subject: Subject) -> Answer:

@@ -45,12 +45,12 @@ def manager(host: Host) -> Answer:
                     f'systemd {text} runs, but not that of the user "{host.account}"',
                     f"`loginctl enable-linger {host.account}`, or log in other than by su or sudo",
                 )
-            if version < OLDEST_SYSTEMD:
+            if 0 < version < OLDEST_SYSTEMD:
                 return warn(
                     f"systemd {text} runs, which hands no secrets over",
                     f"upgrade it to {OLDEST_SYSTEMD} or newer for profiles with secrets",
                 )
-            lacks = [f"{name} ({since})" for since, name in FEATURES if version < since]
+            lacks = [f"{name} ({since})" for since, name in FEATURES if 0 < version < since]
             without = f", without {' and '.join(lacks)}, which are not needed" if lacks else ""
             return ok(f"systemd {text} runs{without}")
 

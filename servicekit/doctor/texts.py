@@ -32,6 +32,12 @@ def leading_number(text: str) -> int:
     return int(match[0]) if match else 0
 
 
+def program_version(text: str) -> str:
+    """Read the version that `systemctl --version` prints, in full where it tells that."""
+    match = re.match(r"systemd (\S+)(?: \(([^)]+)\))?", text)
+    return (match[2] or match[1]) if match else "of unknown version"
+
+
 def moment(text: str) -> datetime | None:
     """Read a time in UTC as `systemctl --timestamp=utc` prints it; `None` for anything else."""
     match = re.search(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC", text)

@@ -18,6 +18,7 @@ from servicekit.doctor.texts import (
     moment,
     mount_of,
     mounts,
+    program_version,
     properties,
     seconds,
     settings,
@@ -38,6 +39,19 @@ def test_properties_are_read_as_systemctl_prints_them() -> None:
 def test_a_version_begins_with_its_number(text: str, number: int) -> None:
     """Distributions hang much behind it."""
     assert leading_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("systemd 252 (252.38-1~deb12u1)\n+PAM", "252.38-1~deb12u1"),
+        ("systemd 237\n+PAM", "237"),
+        ("", "of unknown version"),
+    ],
+)
+def test_the_version_of_a_program_is_its_whole_one(text: str, version: str) -> None:
+    """Old ones tell the number alone."""
+    assert program_version(text) == version
 
 
 def test_a_moment_is_read_in_utc() -> None:
