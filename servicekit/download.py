@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 from servicekit.errors import UserError
 from servicekit.hub import Watcher
 from servicekit.memory.units import short
+from servicekit.proc import account
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -233,8 +234,6 @@ def _alone(repository: Repository) -> Iterator[None]:
 
 
 def _refusal(error: OSError, repository: Repository) -> UserError:
-    from servicekit.proc import account
-
     where = error.filename or repository.folder
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:

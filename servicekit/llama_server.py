@@ -79,7 +79,8 @@ def find_on_hub(repo: str, file: str) -> Path:
     cache = Path(cache_directory(os.environ))
     found = Repository(cache, repo).find(MAIN, file)
     if found is None:
-        raise UserError(f'"{file}" of "{repo}" is not in {cache}', hint="fetch it beforehand")
+        message = f'model file "{file}" of "{repo}" is not in {cache}'
+        raise UserError(message, hint="fetch it beforehand")
     return found
 
 

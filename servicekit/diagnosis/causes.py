@@ -444,7 +444,7 @@ ABOUT: Final[Mapping[Cause, About]] = {
         "the model is not where the profile says",
         (
             "correct `model` in the profile: a path that exists, or a Hugging Face name",
-            "download it: `hf download NAME`",
+            "download it: `servicekit fetch {profile}`",
         ),
     ),
     Cause.TRUNCATED_MODEL: About(
@@ -452,7 +452,7 @@ ABOUT: Final[Mapping[Cause, About]] = {
         Retry.NEVER_CONFIG,
         "a file of the model is cut short or damaged",
         (
-            "download it again: `hf download NAME --force-download`",
+            "have every file checked, and what is damaged replaced: `servicekit fetch {profile}`",
             "see that the disk is not full: `df -h`",
         ),
     ),
@@ -461,7 +461,8 @@ ABOUT: Final[Mapping[Cause, About]] = {
         Retry.NEVER_CONFIG,
         "Hugging Face refuses the model without a token that may see it",
         (
-            "accept the model's terms on its page, then give the service a token as a credential",
+            "accept the model's terms on its page, then download it with a token that may see it: "
+            "`servicekit fetch {profile}`",
             "see that the name is right: a misspelt repository gives the same answer",
         ),
     ),
@@ -470,8 +471,9 @@ ABOUT: Final[Mapping[Cause, About]] = {
         Retry.NEVER_CONFIG,
         "the model is not on this machine, and the service does not download",
         (
-            "download it beforehand as the service's user and with its HF_HOME: `hf download NAME`",
-            "or allow the download: unset HF_HUB_OFFLINE, and let the unit reach the network",
+            "download it beforehand: `servicekit fetch {profile}`",
+            'or let the engine download it: service.network = "internet" in the profile, then '
+            "`servicekit install {profile}`",
         ),
     ),
     Cause.DOWNLOAD_FAILED: About(
@@ -479,7 +481,7 @@ ABOUT: Final[Mapping[Cause, About]] = {
         Retry.ALWAYS,
         "the model could not be downloaded",
         (
-            "download it beforehand as the service's user and with its HF_HOME: `hf download NAME`",
+            "download it beforehand: `servicekit fetch {profile}`",
             "see that the host reaches huggingface.co, and that the unit's network rules allow it",
         ),
     ),

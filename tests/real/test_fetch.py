@@ -343,7 +343,9 @@ def test_a_real_engine_starts_from_what_was_fetched(site: Site, free_port: int) 
     script, log = wrapper(site), site.root / "log"
     with engine(script, log, site.environment()) as process:
         assert process.wait(LIMIT) == 1
-    assert f'"{name}" of "owner/gguf" is not in {site.cache}' in log.read_text()
+    said = site.run("diagnose", "--file", str(log)).out
+    assert said.startswith("cause: model-offline\n")
+    assert f"`{name}` is not in the hub's cache of the service" in said
     site.fetch()
     site.hub.asked.clear()
     url = f"http://127.0.0.1:{free_port}"
