@@ -7,8 +7,8 @@ all sizes in tokens or MiB, as each field says.
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
@@ -49,6 +49,7 @@ __all__ = [
     "json_schema",
     "merge",
     "parse",
+    "plain",
     "variable_of",
 ]
 
@@ -344,6 +345,26 @@ class Profile(_Section):
     def unit(self) -> str:
         """Name of the systemd unit, without its suffix; also the Supervisor program."""
         return f"servicekit-{self.name}"
+
+
+def plain(profile: Profile) -> Profile:
+    """Return a twin of `profile` that can be sent to, and read by, a process without pydantic.
+
+    It answers by the same attributes and properties, and to nothing else.
+    """
+    return cast("Profile", _plain(profile))
+
+
+def _plain(section: BaseModel) -> SimpleNamespace:
+    kind = type(section)
+    properties = (name for name, member in vars(kind).items() if isinstance(member, property))
+    values = {name: getattr(section, name) for name in (*kind.model_fields, *properties)}
+    return SimpleNamespace(
+        **{
+            name: _plain(value) if isinstance(value, BaseModel) else value
+            for name, value in values.items()
+        }
+    )
 
 
 def _sections() -> Mapping[str, type[BaseModel]]:

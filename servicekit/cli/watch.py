@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from typing import TYPE_CHECKING
+
 import typer
 
+from servicekit.apart import Apart
 from servicekit.cli.session import ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Session
+    from servicekit.places import Places
+    from servicekit.profile import Profile
 
 
 def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
@@ -12,7 +21,17 @@ def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) ->
 
     This is what the service manager runs. By hand, ^C stops it.
     """
+    mine = session(ctx, user=user)
+    # What checks settings and profiles is a third of all our memory, and done in a moment.
+    reading = Apart(lambda: _read(mine, profile))
     from servicekit.watchdog.daemon import watch as run
 
-    mine = session(ctx, user=user)
-    raise typer.Exit(run(profile, mine.settings, mine.places))
+    raise typer.Exit(run(*reading.result()))
+
+
+def _read(mine: Session, name: str) -> tuple[Profile, Places]:
+    """Read the profile as the environment's tunables make it."""
+    from servicekit.plan import apply_tunables
+    from servicekit.profile import plain
+
+    return plain(apply_tunables(mine.profile(name), os.environ)), mine.places

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from servicekit import credentials, proc
-from servicekit.catalog import Catalog
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.reader import LogReader
 from servicekit.diagnosis.verdict import diagnose
 from servicekit.errors import ExitCode, UserError
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.places import Scope
-from servicekit.plan import apply_tunables
-from servicekit.profile import EngineName, Reason
+from servicekit.values import EngineName, Reason
 from servicekit.watchdog import cgroups, evidence, health, ledger
 from servicekit.watchdog.engine import (
     Activity,
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Contexts, Counters
     from servicekit.places import Places
     from servicekit.profile import Profile
-    from servicekit.settings import Settings
     from servicekit.watchdog.evidence import Received
     from servicekit.watchdog.values import Memory, Process, Survey, View
 
@@ -95,13 +92,13 @@ OUTSIDE_SIGNALS: Final = frozenset(
 UP: Final = frozenset({Phase.SERVING, Phase.AILING})
 
 
-def watch(name: str, settings: Settings, places: Places) -> ExitCode:
-    """Watch one run of profile `name`; raise `UserError` when it cannot even begin."""
-    profile = apply_tunables(Catalog(settings, places).get(name), os.environ)
-    wrapper = Path(places.wrapper(name))
+def watch(profile: Profile, places: Places) -> ExitCode:
+    """Watch one run of `profile`; raise `UserError` when it cannot even begin."""
+    wrapper = Path(places.wrapper(profile.name))
     if not os.access(wrapper, os.X_OK):
-        message = f'profile "{name}" is not installed: {wrapper} is not there'
-        raise UserError(message, hint=f"run `servicekit install {name}`", code=ExitCode.CONFIG)
+        message = f'profile "{profile.name}" is not installed: {wrapper} is not there'
+        hint = f"run `servicekit install {profile.name}`"
+        raise UserError(message, hint=hint, code=ExitCode.CONFIG)
     secrets = credentials.read(profile, places, os.environ)
     return asyncio.run(Watchdog(profile, places, secrets).run())
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from servicekit.profile import Reason
+from servicekit.values import Reason
 from servicekit.watchdog.values import Observed
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from servicekit.diagnosis.causes import Cause, Retry
 from servicekit.errors import ExitCode
-from servicekit.profile import Reason
+from servicekit.values import Reason
 from servicekit.watchdog.values import (
     Actions,
     Ail,
