@@ -104,11 +104,6 @@ def saved(path: Path) -> Path:
     return path.with_name(f"{path.name}.servicekit-old")
 
 
-def manifest_file(places: Places, profile: str) -> Path:
-    """The manifest of `profile`."""
-    return places.manifests / f"{profile}.json"
-
-
 def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:
     """Read what is installed, by profile."""
     found = {}
@@ -246,7 +241,7 @@ def _operations(tree: Tree, made: Iterable[Change]) -> Iterator[_Operation]:
 def _manifest(
     tree: Tree, places: Places, profile: str, manifest: Manifest | None
 ) -> Iterator[_Operation]:
-    path = manifest_file(places, profile)
+    path = places.manifest(profile)
     here = tree.look(path)
     if manifest is None:
         if here is not None:

@@ -52,6 +52,8 @@ class Order:
     enable: bool | None = None
     """Whether to start it at boot; `None`: unless another one that excludes it does."""
     force: bool = False
+    kv_tokens: int | None = None
+    """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def propose(order: Order, tree: Tree) -> Proposal:
         enabled=enable,
         files=record(made, own),
         directories=inherited((artifact.path for artifact in wanted), (*others, *tunnels)),
+        kv_tokens=order.kv_tokens,
+        kv_precision_accepted=profile.kv_precision_accepted,
     )
     return Proposal(
         order=order,

@@ -55,6 +55,10 @@ class Places:
         """The same, but for the manifests: those of tunnels are none of a profile."""
         return replace(self, manifests=self.manifests / "tunnels")
 
+    def manifest(self, profile: str) -> PurePosixPath:
+        """What the profile's install left as its memory."""
+        return self.manifests / f"{profile}.json"
+
     def ledger(self, profile: str) -> PurePosixPath:
         """The profile's history."""
         return self.state / profile / "history.jsonl"

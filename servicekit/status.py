@@ -57,6 +57,10 @@ class Status:
     manager_state: str | None = None
     """How the manager sees it, in systemd's words; `None` where it cannot be asked."""
     enabled: bool | None = None
+    kv_precision_accepted: str | None = None
+    """Why the profile keeps its KV cache below FP8; `None` where it does not."""
+    pool_drift: str = ""
+    """How the pool differs from the memory plan's, in one sentence; empty where it does not."""
     drift: tuple[str, ...] = ()
     """Files that are not as the install left them."""
 
@@ -94,6 +98,8 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         manager=manifest.manager,
         manager_state=None if seen is None else seen.active,
         enabled=enabled,
+        kv_precision_accepted=manifest.kv_precision_accepted,
+        pool_drift=manifest.pool_drift(status.context["physical"]),
     )
 
 

@@ -104,29 +104,31 @@ async def _totals(names: tuple[str, ...]) -> list[int]:
     return [device.total for device in look.devices if device.total is not None]
 
 
-def refuse_misfit(mine: Session, profile: Profile, *, anyway: bool) -> None:
+def refuse_misfit(mine: Session, profile: Profile, *, anyway: bool) -> Budget | None:
     """Refuse what cannot fit its GPU before it is tried; with `anyway` it is only said.
 
-    Where there is no GPU to ask, or nothing is known of the model, there is nothing to refuse.
+    Returns the plan. Where there is no GPU to ask, or nothing is known of the model, there is none,
+    and nothing to refuse.
     """
     from servicekit.errors import UserError
     from servicekit.memory.outcome import Verdict
 
     size = gpu_memory(profile.gpus) if profile.gpus else None
     if size is None:
-        return
+        return None
     concrete = plan_of(mine, profile)
     try:
         budget = budget_of(concrete, size)
     except UserError:
-        return  # no arithmetic for this engine or model; the engine itself will tell
+        return None  # no arithmetic for this engine or model; the engine itself will tell
     if budget.verdict is not Verdict.DOES_NOT_FIT:
-        return
+        return budget
     message = f'profile "{profile.name}" does not fit its GPU: {budget.reason}'
     lever = f"{budget.levers[0]}; " if budget.levers else ""
     if not anyway:
         raise UserError(message, hint=f"{lever}--anyway tries it all the same")
     warn(message)
+    return budget
 
 
 def _local_model(plan: Plan) -> Path | None:

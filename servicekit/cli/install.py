@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -184,7 +184,8 @@ class _Work:
         if not image and not self.force:
             _refuse_invisible_settings(self.mine)
         if not image:
-            refuse_misfit(self.mine, recipe, anyway=self.anyway)
+            budget = refuse_misfit(self.mine, recipe, anyway=self.anyway)
+            order = replace(order, kv_tokens=budget.kv_tokens if budget is not None else None)
         with turn(self.tree, order.places) as held:
             _tell_undone(held, self.runs)
             proposal = propose(order, self.tree)
@@ -213,7 +214,7 @@ def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]
         for one, enable in ((new, True), *((old, False) for old in instead_of)):
             recipe = mine.profile(one.manifest.profile)
             order = order_of(mine, recipe, tree, manager=one.manager.name, enable=enable)
-            proposal = propose(order, tree)
+            proposal = propose(replace(order, kv_tokens=one.manifest.kv_tokens), tree)
             carry_out(proposal, held, one.manager)
             tell_changes(proposal.changes)
 

@@ -110,6 +110,8 @@ def _tell(found: Status) -> None:
     context = ", ".join(f"{name} {tokens}" for name, tokens in found.context.items() if tokens)
     process = f"watchdog {found.pid}" if found.pid else ""
     process += f", engine {found.engine_pid}" if found.engine_pid else ""
+    accepted = found.kv_precision_accepted
+    below_fp8 = f'below FP8, accepted because "{accepted}"' if accepted else ""
     for label, text in (
         ("why", found.why),
         ("remedy", found.remedy),
@@ -117,6 +119,8 @@ def _tell(found: Status) -> None:
         ("serves", f"{found.served_name} at {found.url}" if found.url and found.pid else ""),
         ("model", found.model),
         ("context", f"{context} tokens" if context else ""),
+        ("plan", found.pool_drift),
+        ("KV cache", below_fp8),
         ("processes", process),
         ("loaded in", duration(found.ready_seconds)),
         ("restarts", str(found.restarts) if found.restarts else ""),

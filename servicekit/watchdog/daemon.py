@@ -21,6 +21,7 @@ from servicekit.diagnosis.reader import LogReader
 from servicekit.diagnosis.verdict import diagnose
 from servicekit.errors import ExitCode, UserError
 from servicekit.log import Priority, Redactor, open_events
+from servicekit.manifest import from_json
 from servicekit.places import Scope
 from servicekit.values import EngineName, Reason
 from servicekit.watchdog import cgroups, evidence, health, ledger
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
     from servicekit.child import ExitStatus
     from servicekit.engines.base import Contexts, Counters
+    from servicekit.manifest import Manifest
     from servicekit.places import Places
     from servicekit.profile import Profile
     from servicekit.watchdog.evidence import Received
@@ -108,6 +110,7 @@ class Watchdog:
 
     def __init__(self, profile: Profile, places: Places, secrets: Mapping[str, str]) -> None:
         self._profile, self._places, self._secrets = profile, places, secrets
+        self._manifest = _manifest_of(profile.name, places)
         self._id = os.environ.get("INVOCATION_ID") or uuid4().hex
         self._notifier = Notifier()
         self._redact = Redactor(secrets.values())
@@ -411,7 +414,8 @@ class Watchdog:
             return figures
         named = ("requested", "declared", "physical", "effective")
         told = ", ".join(f"{name} {getattr(contexts, name) or 'unknown'}" for name in named)
-        return f"{figures}; context in tokens: {told}"
+        drift = self._manifest.pool_drift(contexts.physical) if self._manifest else ""
+        return f"{figures}; context in tokens: {told}" + (f"; {drift}" if drift else "")
 
     def _remedy(self, seen: View) -> str:
         return seen.remedy.replace("{profile}", self._profile.name)
@@ -562,6 +566,15 @@ class Watchdog:
             return None
         held = (await self.survey()).engine_mib
         return None if held is None else held >= self._profile.watch.vram_minimum
+
+
+def _manifest_of(name: str, places: Places) -> Manifest | None:
+    """Read what the install left; `None` where it is of another version, or not for us to read."""
+    path = Path(places.manifest(name))
+    try:
+        return from_json(path.read_text(encoding="utf-8"), where=str(path))
+    except (OSError, UserError):
+        return None
 
 
 def context_fields(contexts: Contexts | None) -> dict[str, int | None] | None:

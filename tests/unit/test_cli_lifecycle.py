@@ -11,6 +11,9 @@ from machines.driver import CARD
 from unit.cli_runs import Ran, invoke, refused, said
 from unit.fake_supervisord import FakeSupervisord
 
+from servicekit import proc
+from servicekit.watchdog.publish import State, write_state
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -54,6 +57,18 @@ class Host:
     def installed(self) -> list[str]:
         """The profiles that are installed."""
         return sorted(path.stem for path in (self.home / "installed").glob("*.json"))
+
+
+def publish(home: Path, profile: str, **more: object) -> None:
+    """Publish as a watchdog of `profile` that is this very process, and ready."""
+    stat = proc.stat(os.getpid())
+    assert stat is not None
+    at = "2026-01-31T12:00:00+00:00"
+    said = {"profile": profile, "state": "ready", "phase": "serving", "since": at, "updated": at}
+    ours = {"run": "r1", "pid": os.getpid(), "pid_started": stat.started, "why": "answering"}
+    state = State.parse(json.dumps({**said, **ours, **more}))
+    assert state is not None
+    write_state(home / f"run/{profile}/state.json", state)
 
 
 @pytest.fixture
@@ -101,6 +116,42 @@ def test_what_fits_or_cannot_be_known_is_not_refused(
     host.driver.does(**driver_says)
     host.added("balanced")
     assert host.run("install", "balanced").code == 0
+
+
+def test_the_plan_is_held_against_what_the_engine_has(host: Host) -> None:
+    """What install predicted of the pool is compared with the pool of the engine that is ready."""
+    host.added("balanced")
+    assert host.run("install", "balanced").code == 0
+    (manifest,) = _manifests(host)
+    planned = manifest["kv_tokens"]
+    assert isinstance(planned, int)
+    host.supervisord.program("servicekit-balanced", "RUNNING")
+    for physical, told in ((planned, ""), (planned * 3 // 4, "25% fewer"), (planned * 2, "100% m")):
+        publish(host.home, "balanced", context={"physical": physical})
+        text = host.run("status", "balanced").out
+        if told:
+            line = f"the pool holds {physical} tokens, {told}"
+            assert line in text
+            assert line in json.loads(host.run("status", "balanced", "--json").out)["pool_drift"]
+        else:
+            assert "the pool holds" not in text
+
+
+def test_a_precision_that_was_accepted_is_shown(host: Host) -> None:
+    """A KV cache below FP8 is a decision that status never lets be forgotten."""
+    site = host.home / "profiles.d/low.toml"
+    site.parent.mkdir()
+    site.write_text(
+        'extends = "balanced"\nkv_precision_accepted = "measured on our own questions"\n'
+        '[options]\nkv-cache-dtype = "fp4_e2m1"\n'
+    )
+    site.chmod(0o644)
+    host.config.write_text(f'{host.config.read_text()}allow = ["low"]\n')
+    host.added("low")
+    done = host.run("install", "low", "--anyway")
+    assert done.code == 0, done.err
+    text = host.run("status", "low").out
+    assert 'KV cache:   below FP8, accepted because "measured on our own questions"' in text
 
 
 def test_a_switch_stops_nothing_for_what_cannot_start(host: Host) -> None:
