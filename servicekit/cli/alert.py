@@ -43,23 +43,17 @@ def alert(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) ->
 
 def _post(url: str, fields: dict[str, Any]) -> None:
     """Post to the webhook; that it cannot be reached must not keep the command from running."""
-    import urllib.error
-    import urllib.request
+    import httpx
 
     said = "; ".join(filter(None, (fields["why"], fields["remedy"])))
     text = f"servicekit {fields['profile']}: {fields['state']}: {said}"
-    request = urllib.request.Request(  # noqa: S310 - the settings accept http and https alone
-        url,
-        data=json.dumps({"text": text, **fields}).encode(),
-        headers={"Content-Type": "application/json", "User-Agent": "servicekit"},
-    )
     try:
-        with urllib.request.urlopen(request, timeout=WEBHOOK_LIMIT):  # noqa: S310 - as above
-            pass
-    except (OSError, ValueError) as error:
-        # The URL holds a secret as a rule, and an error of urllib may hold the URL.
-        reason = getattr(error, "code", None) or type(getattr(error, "reason", error)).__name__
-        note(f"the webhook was not reached: {reason}")
+        httpx.post(url, json={"text": text, **fields}, timeout=WEBHOOK_LIMIT).raise_for_status()
+    except httpx.HTTPStatusError as error:
+        note(f"the webhook was not reached: {error.response.status_code}")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # The URL holds a secret as a rule, and an error's text may hold the URL.
+        note(f"the webhook was not reached: {type(error).__name__}")
 
 
 def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
