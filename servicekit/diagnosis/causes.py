@@ -461,8 +461,7 @@ ABOUT: Final[Mapping[Cause, About]] = {
         Retry.NEVER_CONFIG,
         "Hugging Face refuses the model without a token that may see it",
         (
-            "accept the model's terms on its page, then download it with a token that may see it: "
-            "`servicekit fetch {profile}`",
+            "accept the model's terms, then download it with a token: `servicekit fetch {profile}`",
             "see that the name is right: a misspelt repository gives the same answer",
         ),
     ),
@@ -472,8 +471,7 @@ ABOUT: Final[Mapping[Cause, About]] = {
         "the model is not on this machine, and the service does not download",
         (
             "download it beforehand: `servicekit fetch {profile}`",
-            'or let the engine download it: service.network = "internet" in the profile, then '
-            "`servicekit install {profile}`",
+            'or let the engine do so: service.network = "internet", `servicekit install {profile}`',
         ),
     ),
     Cause.DOWNLOAD_FAILED: About(
