@@ -32,15 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BIN: Final = Path(sys.executable).parent
-SOCKET_PATH_LIMIT: Final = 107
-"""Bytes that the path of a Unix socket may have (`sun_path` in unix(7), less its final NUL)."""
+SOCKET_PATH_LIMIT: Final = 107 - len(".4194304")
+"""Bytes that the path of the socket may have.
+
+A Unix socket's has 107 at most (unix(7)), and supervisord first appends its pid to it.
+"""
 STEP_LIMIT: Final = 400.0
 """Seconds for one command: more than the profile allows a start, so that servicekit ends first."""
 SUPERVISORD_LIMIT: Final = 60.0
 """Seconds for supervisord to take orders, or to end with all that it runs."""
 ANSWER_LIMIT: Final = 60.0
 LOOK_AGAIN: Final = 0.05
-QUESTION: Final = "What is the capital of France?"
+QUESTION: Final = "Say hello."
 
 SETTINGS: Final = """\
 root = {home}
@@ -159,8 +162,8 @@ class Demo:
             )
         for _ in _looks(SUPERVISORD_LIMIT, "supervisord did not take orders"):
             if self.supervisord.poll() is not None:
-                last = (self.home / "supervisord.out").read_text(errors="replace").strip()
-                raise NotShownError(f"supervisord ended: {last.splitlines()[-1] if last else ''}")
+                said = (self.home / "supervisord.out").read_text(errors="replace")
+                raise NotShownError(f"supervisord ended: {''.join(said.splitlines()[:1])}")
             if self.socket.exists():
                 return
 
@@ -189,12 +192,7 @@ class Demo:
     def ask(self, url: str, model: str) -> None:
         """Ask it something, as any client of OpenAI's API does."""
         _say("An answer, as every client of OpenAI's API gets it.")
-        body = {
-            "model": model,
-            "messages": [{"role": "user", "content": QUESTION}],
-            "max_tokens": 24,
-            "temperature": 0,
-        }
+        body = _request(model, tokens=32)
         print(_bold(f"POST {url}/chat/completions"))
         print(json.dumps(body), flush=True)
         request = urllib.request.Request(  # noqa: S310 - http on loopback
@@ -282,10 +280,9 @@ class Demo:
         """Say how to talk to the server that is left up, and how to end it."""
         _say("It is left up. Talk to it:")
         supervisord = (self.home / "supervisord.pid").read_text().strip()
-        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
         print(
             f"  curl {url}/chat/completions -H 'Content-Type: application/json' "
-            f"-d {shlex.quote(json.dumps(body))}"
+            f"-d {shlex.quote(json.dumps(_request(model, tokens=200)))}"
         )
         servicekit = f"{shlex.quote(str(BIN / 'servicekit'))} --user --config "
         servicekit += shlex.quote(str(self.config))
@@ -376,6 +373,11 @@ def _is_free(port: int) -> bool:
 
 def _is_setting(name: str) -> bool:
     return name.startswith("SERVICEKIT_") and name != "SERVICEKIT_PORT"
+
+
+def _request(model: str, *, tokens: int) -> dict[str, Any]:
+    messages = [{"role": "user", "content": QUESTION}]
+    return {"model": model, "messages": messages, "max_tokens": tokens, "temperature": 0}
 
 
 def _write(path: Path, text: str) -> None:
