@@ -13,6 +13,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from servicekit import quoting
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
+from servicekit.places import Scope
 from servicekit.unit import stop_seconds, unit_of
 from servicekit.values import ManagerName
 
@@ -41,6 +42,10 @@ FILTERS: Final = (
 )
 STATIC: Final = ("servicekit.target", "servicekit-alert@.service")
 """Units that are the same for every profile."""
+BOOT: Final = "servicekit-boot.service"
+"""Starts the enabled services when the boot is over."""
+BOOT_PATIENCE: Final = 60
+"""Seconds that it waits for the end of the boot; the services come up in any case."""
 LINK: Final = stat.S_IFLNK | 0o777
 """Mode of a symbolic link, whose text is its target."""
 
@@ -118,8 +123,16 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
         yield _file(places.sysusers / "servicekit.conf", "sysusers.conf.j2", user=unit.user)
     if places.catalog is not None:
         yield _file(places.catalog / "servicekit.catalog", "servicekit.catalog.j2", causes=Cause)
-    for target in (unit.boot, "servicekit.target") if enabled else ():
-        yield Artifact(places.units / f"{target}.wants" / service, LINK, f"../{service}", None)
+    yield _file(
+        places.units / BOOT,
+        "boot.service.j2",
+        boot=unit.boot,
+        systemctl="systemctl" if places.scope is Scope.SYSTEM else "systemctl --user",
+        patience=BOOT_PATIENCE,
+    )
+    if enabled:
+        for target, wanted in (("servicekit.target", service), (unit.boot, BOOT)):
+            yield Artifact(places.units / f"{target}.wants" / wanted, LINK, f"../{wanted}", None)
 
 
 def _supervisor(plan: Plan, *, enabled: bool) -> Artifact:

@@ -10,7 +10,7 @@ import pytest
 from unit.cli_runs import invoke, refused, said
 
 UNIT = "etc/systemd/system/servicekit-demo.service"
-ENABLED = "etc/systemd/system/multi-user.target.wants/servicekit-demo.service"
+ENABLED = "etc/systemd/system/servicekit.target.wants/servicekit-demo.service"
 
 
 @pytest.fixture

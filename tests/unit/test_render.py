@@ -309,7 +309,7 @@ class TestSystemd:
             "RestartForceExitStatus": "75",
             "RestartPreventExitStatus": "69 78 243",
             "OnFailure": "servicekit-alert@%n",
-            "WantedBy": "multi-user.target servicekit.target",
+            "WantedBy": "servicekit.target",
             "StateDirectory": f"servicekit/{name}",
             "RuntimeDirectory": f"servicekit/{name}",
             "CacheDirectory": "servicekit",
@@ -391,7 +391,7 @@ class TestSystemd:
         found = directives(service(plan("balanced", USER)))
         for name in ("User", "DeviceAllow", "IPAddressDeny", "ProtectSystem", "RemoveIPC"):
             assert found[name] == [], name
-        assert found["WantedBy"] == ["default.target servicekit.target"]
+        assert found["WantedBy"] == ["servicekit.target"]
         assert found["After"] == ["default.target servicekit.target"]
 
     def test_other_files_of_a_system_install(self) -> None:
@@ -407,9 +407,9 @@ class TestSystemd:
             "u",
             "servicekit",
         ]
-        for target in ("multi-user.target", "servicekit.target"):
-            link = found[f"{units}/{target}.wants/servicekit-demo.service"]
-            assert (link.mode, link.text) == (LINK, "../servicekit-demo.service")
+        for target, unit in (("multi-user", "servicekit-boot"), ("servicekit", "servicekit-demo")):
+            link = found[f"{units}/{target}.target.wants/{unit}.service"]
+            assert (link.mode, link.text) == (LINK, f"../{unit}.service")
         assert {path for path, a in found.items() if a.mode == 0o755} == {
             "/usr/local/lib/servicekit/wrappers/demo"
         }
