@@ -224,7 +224,6 @@ class LogReader:
         self._engine = engine
         self._knowledge = knowledge(engine)
         self._partial = b""
-        self._clipped = False
         self._tail = b""
         self._offset = 0
         self._cursor = self._begun = 0
@@ -270,7 +269,7 @@ class LogReader:
 
     def close(self) -> tuple[Finding, ...]:
         """Read a last line that has no line break. More may still be fed."""
-        block, self._partial, self._clipped = self._partial, b"", False
+        block, self._partial = self._partial, b""
         if block:
             self._scan(block)
         return self._collected()
@@ -301,16 +300,15 @@ class LogReader:
             return
         first, last = min(breaks), max(piece.rfind(b"\n"), piece.rfind(b"\r"))
         self._keep(piece[:first])
-        block = self._partial + piece[first:last]
-        self._partial, self._clipped = b"", False
+        block, self._partial = self._partial + piece[first:last], b""
         self._keep(piece[last + 1 :])
         self._scan(block)
 
     def _keep(self, rest: bytes) -> None:
         """Hold on to the beginning of a line that has not ended yet."""
-        if not self._clipped:
-            self._partial += rest[: _LINE - len(self._partial)]
-            self._clipped = len(self._partial) >= _LINE
+        room = _LINE - len(self._partial)
+        self._partial += rest[:room]
+        self._offset += max(0, len(rest) - room)
 
     def _scan(self, block: bytes) -> None:
         """Read whole lines."""
@@ -339,10 +337,10 @@ class LogReader:
                     return
             end = block.find(b"\n", position)
             end = len(block) if end < 0 else end
-            served = Phase.SERVING in self._phases
+            search = self._search
             self._read(block, position, end, original)
             position = end + 1
-            if served and Phase.SERVING not in self._phases:  # a new start: its boot matters again
+            if self._search is not search:  # it serves now, or begins anew: other lines matter
                 starts = self._starts(block, position)
 
     def _starts(self, block: bytes, since: int) -> Iterator[int]:
@@ -372,7 +370,7 @@ class LogReader:
             return
         if marks := self._marks(line, message):
             if any(mark.begins for mark in marks):
-                self._cursor = self._begun = original.find(raw, self._cursor)
+                self._begun = self._locate(raw, original)
                 self._forget()
             for mark in marks:
                 self._note_mark(mark, line, message)
@@ -382,13 +380,18 @@ class LogReader:
             if not line.quiet and _TROUBLED.match(message, 0, _SHOWN):
                 self._note_trouble(line)
         elif signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
-            # Ordinary lines were cut out of the block: only the original tells where this stood.
-            self._cursor = original.find(raw, self._cursor)
-            self._note_work(original, self._cursor)
+            position = self._locate(raw, original)
+            self._note_work(original, position)
             if signature.begins:
-                self._begun = self._cursor
+                self._begun = position
                 self._forget()
-            self._find(signature, line, message, self._offset + self._cursor)
+            self._find(signature, line, message, self._offset + position)
+
+    def _locate(self, raw: bytes, original: bytes) -> int:
+        """Say where a line stood before ordinary lines were cut out of the block."""
+        position = original.find(b"\n" + raw, self._cursor)
+        self._cursor = position + 1
+        return position
 
     def _continue(self, line: _Line) -> None:
         """Let messages that began in the lines above go on in this one."""
@@ -546,7 +549,7 @@ class LogReader:
             match = kind.match(_taken_apart(raw.decode(errors="replace")).message.lstrip())
             if match:
                 decode = self._decode or DecodeFigures()
-                figures: dict[str, Any] = dict(map(_figure, captures(match).items()))
+                figures: dict[str, Any] = dict(map(_figure, match.groupdict().items()))
                 self._decode = replace(decode, at=self._at, **figures)
 
     def _note_work(self, block: bytes, end: int) -> None:
@@ -599,13 +602,15 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     return next(reversed(list(pattern.finditer(text))), None)
 
 
-def _figure(capture: tuple[str, str]) -> tuple[str, float | int | bool]:
-    """Return a capture of a line about decoding as the field that it fills."""
-    name, text = capture
+def _figure(group: tuple[str, str | None]) -> tuple[str, float | int | bool | None]:
+    """Return a group of a line about decoding as the field that it fills."""
+    name, text = group
+    field_name = name.removesuffix("_percent")
+    if text is None:
+        return field_name, None
     if name == "cuda_graph":
         return name, text == "True"
     if name in {"running", "queued"}:
         return name, int(text)
-    if name.endswith("_percent"):
-        return name.removesuffix("_percent"), round(float(text) / _PERCENT, 4)
-    return name, float(text)
+    part = float(text) / _PERCENT if name.endswith("_percent") else float(text)
+    return field_name, round(part, 4)

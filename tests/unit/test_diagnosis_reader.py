@@ -202,7 +202,7 @@ def test_real_lines_cut_anywhere_say_the_same(data: st.DataObject) -> None:
     line = st.builds("{}{}".format, st.sampled_from(prefixes), st.sampled_from(samples))
     log = "\n".join(data.draw(st.lists(line, max_size=40))).encode()
     cuts = data.draw(st.lists(st.integers(0, len(log)), max_size=8).map(sorted))
-    whole, pieces = LogReader(), LogReader()
+    whole, pieces = LogReader("sglang"), LogReader("sglang")
     whole.feed(log)
     for start, end in zip([0, *cuts], [*cuts, len(log)], strict=True):
         pieces.feed(log[start:end])
@@ -387,6 +387,14 @@ def test_what_the_engine_outlives_is_marked() -> None:
     assert finding.outlived
     (again,) = _read([*lines, OOM]).findings
     assert not again.outlived
+
+
+def test_a_failure_that_comes_back_in_the_same_words_is_the_cause() -> None:
+    """Even where all of it arrives in one piece: once outlived, and once fatal."""
+    reader = LogReader("sglang")
+    reader.feed("\n".join([SERVING, OOM, *[DECODE] * 100, OOM, "the end"]).encode() + b"\n")
+    (finding,) = reader.reading().findings
+    assert not finding.outlived
 
 
 def test_a_few_more_lines_outlive_nothing() -> None:
