@@ -195,6 +195,7 @@ class _Work:
             carry_out(proposal, held, self.runs)
         tell_changes(proposal.changes)
         _tell_enablement(proposal)
+        warn_of_logouts(self.mine, self.runs)
         if not now:  # a start says it itself
             tell_missing(recipe, order.places, root)
         if self.runs is not None:
@@ -449,6 +450,23 @@ def _warn_of_containers(manager: Manager | None) -> None:
         warn(
             f"running GPU containers lose their GPU when systemd reads its units again: "
             f"{', '.join(containers)}; restart them afterwards"
+        )
+
+
+def warn_of_logouts(mine: Session, manager: Manager | None) -> None:
+    """Warn of the systemd that stops a user's services although the user lingers."""
+    from servicekit.doctor.services import LINGER_FAULT
+    from servicekit.managers.systemd import Systemd
+    from servicekit.places import Scope
+
+    if (
+        isinstance(manager, Systemd)
+        and mine.scope is Scope.USER
+        and manager.version() == LINGER_FAULT
+    ):
+        warn(
+            f"systemd {LINGER_FAULT} may stop your services at your last logout, even where you "
+            "linger; install as root, for a system service"
         )
 
 

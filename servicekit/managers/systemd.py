@@ -48,6 +48,11 @@ class Systemd:
         """Which manager."""
         return ManagerName.SYSTEMD
 
+    def version(self) -> int:
+        """Tell which systemd it is; 0 where it does not say so in its usual words."""
+        words = self._order("--version").split()
+        return int(words[1]) if words[1:] and words[1].isdecimal() else 0
+
     def reload(self, unit: str = "") -> None:
         """Let it read its units again."""
         self._order("daemon-reload")

@@ -130,6 +130,29 @@ def test_a_model_that_loads_for_long_does_not_hold_the_boot(
     assert over - userspace < WSL_BOOT_LIMIT * 1e6
 
 
+def test_an_engine_in_a_home_runs_where_the_profile_opens_homes(fresh_machine: Machine) -> None:
+    """Hidden, it is named with what would do; with home = "read-only" it serves from there."""
+    machine = fresh_machine
+    machine.boot()
+    machine.run("useradd", "--create-home", "ada")
+    machine.path("/home/ada").chmod(0o755)
+    engine = "/home/ada/venv/bin/serve"
+    machine.write(engine, '#!/bin/sh\nexec /usr/local/bin/servicekit-llama-server "$@"\n', 0o755)
+    machine.write("/etc/servicekit/servicekit.toml", 'allow = ["home"]\n')
+    profile = f'extends = "demo"\nexecutable = "{engine}"\n'
+    machine.write("/etc/servicekit/profiles.d/home.toml", profile)
+    (line,) = machine.run("servicekit", "install", "home").stderr.splitlines()
+    assert line == (
+        f'servicekit: warning: "{engine}" is below /home, which the unit hides; '
+        'move it, to /opt say, or set service.home = "read-only" in the profile'
+    )
+    opened = f'{profile}[service]\nhome = "read-only"\n'
+    machine.write("/etc/servicekit/profiles.d/home.toml", opened)
+    done = machine.run("servicekit", "install", "home", "--now", limit=READY_LIMIT)
+    assert done.stderr == ""
+    assert "home: ready after" in done.stdout
+
+
 def test_systemd_itself_finds_nothing_wrong(systemd_machine: Machine) -> None:
     """`systemd-analyze verify` prints nothing about what was installed."""
     systemd_machine.run("servicekit", "install", "demo")

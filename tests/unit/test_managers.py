@@ -11,6 +11,8 @@ from xmlrpc.client import Fault
 import pytest
 from unit.fake_supervisord import FakeSupervisord
 
+from servicekit.cli.install import warn_of_logouts
+from servicekit.cli.session import Session
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery, Seen, find_manager, supervisor_url
 from servicekit.managers.accounts import exists
@@ -152,6 +154,25 @@ def test_systemd_is_not_asked_about_nothing(systemctl: FakeSystemctl) -> None:
     """`systemctl show` without a unit would tell of the manager itself."""
     assert Systemd(system_places()).look([]) == {}
     assert not systemctl.log.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "version"), [("systemd 255 (255.4-1)\n+PAM\n", 255), ("systemd v\n", 0), ("", 0)]
+)
+def test_systemd_tells_its_version(systemctl: FakeSystemctl, words: str, version: int) -> None:
+    """The first number of `systemctl --version` counts."""
+    systemctl.says(words)
+    assert Systemd(system_places()).version() == version
+
+
+@pytest.mark.parametrize(("scope", "warned"), [("--user", True), ("", False)])
+def test_a_user_is_warned_of_the_systemd_that_forgets_lingering(
+    systemctl: FakeSystemctl, capsys: pytest.CaptureFixture[str], scope: str, *, warned: bool
+) -> None:
+    """systemd 255 stops a user's services at the last logout; the system's are safe."""
+    systemctl.says("systemd 255 (255.4-1ubuntu8)\n")
+    warn_of_logouts(Session(None, user=bool(scope)), Systemd(system_places()))
+    assert ("may stop your services at your last logout" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize(
