@@ -12,12 +12,13 @@ import re
 import select
 import sys
 from collections import deque
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 IDENTIFIER: Final = "servicekit"
 BACKLOG: Final = 1 << 20
@@ -220,30 +221,40 @@ class JournalEvents:
         self._transport.socket.close()
 
 
+def logfmt(fields: Mapping[str, str]) -> str:
+    """Write fields as one line of logfmt; text that is not one plain word is quoted as in JSON."""
+    return " ".join(
+        f"{name}={text if _WORD.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
+        for name, text in fields.items()
+    )
+
+
+_WORD: Final = re.compile(r'[^\s="\\]+')
+
+
 class LineEvents:
     """Events and the engine's lines as plain lines on one descriptor: logfmt, or for a terminal."""
 
     def __init__(self, fields: Mapping[str, str], descriptor: int) -> None:
-        from structlog.processors import LogfmtRenderer, TimeStamper
-
         self._fields = fields
         self._output = Output(descriptor)
-        self._stamp = TimeStamper(fmt="iso", key="time")
-        self._render: Any = LogfmtRenderer(key_order=["time", "level", "event"])
+        self._render: Callable[[dict[str, str]], str] = logfmt
         if os.isatty(descriptor):
+            # Colours only: a service would hold 5 MiB for it as long as it lives.
             from structlog.dev import ConsoleRenderer
 
-            self._render = ConsoleRenderer(timestamp_key="time")
+            coloured = ConsoleRenderer(timestamp_key="time")
+            self._render = lambda entry: coloured(None, "", entry)
 
     def event(
         self, message: str, priority: Priority, *, message_id: str = "", **fields: str
     ) -> None:
         """Write one line."""
         del message_id  # a catalog of explanations is the journal's alone
-        entry: dict[str, Any] = {name: text for name, text in fields.items() if text}
-        entry |= self._fields
-        entry |= {"event": message, "level": priority.name.lower()}
-        self._output.write(self._render(None, "", self._stamp(None, "", entry)))
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        entry = {"time": now, "level": priority.name.lower(), "event": message}
+        entry |= {name: text for name, text in fields.items() if text}
+        self._output.write(self._render({**entry, **self._fields}))
 
     def engine(self, line: str) -> None:
         """Write the line as it came."""

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
-from dataclasses import replace
+from contextlib import AsyncExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from servicekit import credentials, proc
 from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.reader import LogReader
-from servicekit.diagnosis.verdict import diagnose
 from servicekit.errors import ExitCode, UserError
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.manifest import from_json
 from servicekit.places import Scope
-from servicekit.values import EngineName, Reason
-from servicekit.watchdog import cgroups, evidence, health, ledger
+from servicekit.watchdog import cgroups, evidence, ledger
 from servicekit.watchdog.engine import (
     Activity,
     Census,
@@ -41,7 +38,6 @@ from servicekit.watchdog.engine import (
 )
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
-from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
 from servicekit.watchdog.publish import Notifier, State, write_state
 from servicekit.watchdog.shared import SharedMemory
 from servicekit.watchdog.state import view
@@ -53,7 +49,6 @@ from servicekit.watchdog.values import (
     GateMissed,
     GatePassed,
     LaunchFailedError,
-    Observed,
     Phase,
     Policy,
     Progressed,
@@ -66,18 +61,17 @@ from servicekit.watchdog.values import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.child import ExitStatus
     from servicekit.engines.base import Contexts, Counters
     from servicekit.manifest import Manifest
     from servicekit.places import Places
     from servicekit.profile import Profile
+    from servicekit.watchdog.engine import PortHolder
     from servicekit.watchdog.evidence import Received
+    from servicekit.watchdog.examiner import Examiner
     from servicekit.watchdog.values import Memory, Process, Survey, View
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
-LOG_SIGN: Final = 1.0
-"""Seconds within which many lines of the log are one sign of progress."""
 READ_SIZE: Final = 1 << 16
 LAST_READS: Final = 64
 """Reads of a dead engine's output: more than its pipe holds."""
@@ -87,10 +81,6 @@ STATUS_EVERY: Final = 1.0
 """Seconds between status lines of a start."""
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
-OUTSIDE_SIGNALS: Final = frozenset(
-    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
-)
-"""Signals that no program gets by a mistake of its own."""
 UP: Final = frozenset({Phase.SERVING, Phase.AILING})
 
 
@@ -127,22 +117,12 @@ class Watchdog:
         self._shared = SharedMemory(self._census.memory)
         self._engine: EngineProcess | None = None
         self._lines = Lines()
-        self._reader = LogReader(profile.engine)
-        self._logged_at = 0.0
-        self._boot = ""
-        self._told_of_graph = False
-        self._window = health.Window()
+        self._closing = AsyncExitStack()
         self._ooms = [evidence.oom_kills(cgroups.own())] * 2
         """Counted two looks ago, and at the last: what is older explains no end of now."""
         self._ooms_at = time.monotonic()
         self._policy = Policy.of(profile, on_wsl=evidence.on_wsl())
         self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated)
-        self._prober = Prober(
-            profile,
-            api_key=secrets.get(profile.api_key or ""),
-            owner=self._owner,
-            holds_vram=self._holds_vram,
-        )
         self._loop = Loop(self._policy, self)
         self._launched_at = 0.0
         self._ready_seconds: float | None = None
@@ -161,8 +141,7 @@ class Watchdog:
         looks = aio.create_task(self._watch_loading())
         xids = aio.create_task(self._watch_gpu())
         try:
-            async with self._prober:
-                return await self._loop.run(self._started())
+            return await self._loop.run(self._started())
         except Exception:
             self.kill()
             self._note(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
@@ -172,6 +151,7 @@ class Watchdog:
             xids.cancel()
             await self._surveyor.close()
             watcher.close()
+            await self._closing.aclose()
             if self._engine is not None:
                 self._engine.close()
             self._ledger.close()
@@ -262,27 +242,11 @@ class Watchdog:
 
     async def try_gate(self) -> GatePassed | GateMissed:
         """See `World.try_gate`."""
-        result = await self._prober.gate()
-        now = time.monotonic()
-        if isinstance(result, Missed):
-            return GateMissed(now, result.miss, result.sentence, result.identified)
-        return GatePassed(now, self._with_log(result.contexts))
-
-    def _with_log(self, contexts: Contexts) -> Contexts:
-        """Take from the log what the engine's API does not tell of its context."""
-        if contexts.physical is not None:
-            return contexts
-        return replace(contexts, physical=self._reader.reading().facts.kv_tokens)
+        return await self._examiner.gate()
 
     async def read_counters(self) -> Counters | None:
         """See `World.read_counters`."""
-        counters = await self._prober.counters()
-        if counters is not None:
-            floor = self._profile.watch.decode_floor
-            self._window, seen = health.look(self._window, counters, time.monotonic(), floor=floor)
-            for observed in seen:
-                self._loop.post(observed)
-        return counters
+        return await self._examiner.counters()
 
     def report_ready(self) -> None:
         """See `World.report_ready`."""
@@ -453,24 +417,7 @@ class Watchdog:
         if not data:
             asyncio.get_running_loop().remove_reader(engine.output)
             return
-        now = time.monotonic()
-        self._reader.feed(data, now)
-        self._conclude(now)
-
-    def _conclude(self, now: float) -> None:
-        reading = self._reader.reading()
-        boot = str(reading.phase or "")
-        if boot and boot != self._boot:
-            self._boot = boot
-            self._loop.post(Progressed(now, Sign.PHASE, boot.replace("-", " ")))
-        elif now - self._logged_at >= LOG_SIGN:
-            self._logged_at = now
-            self._loop.post(Progressed(now, Sign.LOG))
-        if reading.facts.draft_graph_disabled and not self._told_of_graph:
-            self._told_of_graph = True
-            sentence = "the draft model's CUDA graph is disabled: decoding is several times slower"
-            reason = Reason.DRAFT_GRAPH_DISABLED
-            self._loop.post(Observed(now, reason, present=True, sentence=sentence))
+        self._examiner.read(data)
 
     def _exited(self) -> None:
         """Take the engine's end: its last lines first, then why."""
@@ -481,34 +428,8 @@ class Watchdog:
         asyncio.get_running_loop().remove_reader(engine.pidfd)
         for _ in range(LAST_READS):
             self._read_output()
-        self._reader.close()
-        self._loop.post(EngineExited(time.monotonic(), self._why(status)))
-
-    def _why(self, status: ExitStatus) -> Fault:
-        """Conclude from log, status and counters why the engine ended."""
-        reading = self._reader.reading()
-        found = diagnose(
-            reading,
-            options=self._profile.options,
-            exit_status=status.code,
-            signal=status.signal,
-            profile=self._profile.name,
-        )
-        remedy = found.remedies[0] if found.remedies else ""
-        if found.cause is not Cause.ENGINE_SIGNAL:
-            return Fault(found.cause, found.sentence, remedy)
-        if status.signal == signal.SIGKILL:
-            proof = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
-            if proof:
-                return Fault(Cause.OOM_KILL, proof, Cause.OOM_KILL.remedies[0])
-        # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
-        itself = self._profile.engine is EngineName.SGLANG and any(
-            "sigquit" in line.lower() for line in reading.tail
-        )
-        if status.signal in OUTSIDE_SIGNALS and not itself:
-            sentence = f"the engine was ended by {status.named}, which nobody here sent"
-            return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
-        return Fault(found.cause, found.sentence, remedy)
+        oom = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
+        self._loop.post(EngineExited(time.monotonic(), self._examiner.why(status, oom)))
 
     def _signalled(self, received: Received) -> None:
         managers = {1, self._parent, os.getppid()}
@@ -551,14 +472,24 @@ class Watchdog:
         async for fault in self._surveyor.gpu_faults():
             self._loop.post(FaultSeen(time.monotonic(), fault))
 
-    async def _owner(self) -> Ownership:
+    @cached_property
+    def _examiner(self) -> Examiner:
+        """Examines the engine. Made when there is one: its module says why not before."""
+        from servicekit.watchdog.examiner import Examiner
+
+        examiner = Examiner(
+            self._profile,
+            self._loop.post,
+            api_key=self._secrets.get(self._profile.api_key or ""),
+            port_holder=self._port_holder,
+            holds_vram=self._holds_vram,
+        )
+        self._closing.push_async_callback(examiner.close)
+        return examiner
+
+    def _port_holder(self) -> PortHolder | None:
         profile = self._profile
-        holder = port_holder(profile.host, profile.port, self._alive(), self._census)
-        if holder is None:
-            return Ownership(Owner.NOBODY)
-        if holder.ours is None:
-            return Ownership(Owner.UNKNOWN)
-        return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)
+        return port_holder(profile.host, profile.port, self._alive(), self._census)
 
     async def _holds_vram(self) -> bool | None:
         """Tell whether the engine holds VRAM; a CPU profile has nothing to hold."""

@@ -130,6 +130,10 @@ class Prober:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Leave; every connection is closed."""
+        await self.close()
+
+    async def close(self) -> None:
         """Close every connection."""
         await self._client.aclose()
 

@@ -19,6 +19,7 @@ from servicekit.log import (
     Priorities,
     Priority,
     Redactor,
+    logfmt,
     open_events,
 )
 
@@ -125,6 +126,22 @@ def test_elsewhere_an_event_is_a_line_of_logfmt(pipe: tuple[int, int]) -> None:
     assert event.endswith('level=error event="hung: no answer" cause=hung profile=demo run=run-1')
     assert line == "<3>loading"
     events.close(1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("hung", "hung"),
+        ("", '""'),
+        ("two words", '"two words"'),
+        ("a=b", '"a=b"'),
+        ('say "no"\nor\\', '"say \\"no\\"\\nor\\\\"'),
+        ("Ä…", "Ä…"),
+    ],
+)
+def test_text_that_is_not_one_plain_word_is_quoted(text: str, written: str) -> None:
+    """A field never runs into the next one, nor into the next line."""
+    assert logfmt({"event": text, "level": "info"}) == f"event={written} level=info"
 
 
 def test_a_terminal_gets_an_event_for_people() -> None:

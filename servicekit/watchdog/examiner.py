@@ -1,0 +1,145 @@
+"""How one engine is: learnt by asking it, by reading what it prints, and from how it ended.
+
+Loaded when the engine has been launched, with all that it needs, an HTTP client and the signatures
+of logs among it: after a crash, the next engine must not wait for what will only look at it.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.verdict import diagnose
+from servicekit.values import EngineName, Reason
+from servicekit.watchdog import health
+from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
+from servicekit.watchdog.values import (
+    Fault,
+    GateMissed,
+    GatePassed,
+    Observed,
+    Progressed,
+    Sign,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from servicekit.child import ExitStatus
+    from servicekit.engines.base import Contexts, Counters
+    from servicekit.profile import Profile
+    from servicekit.watchdog.engine import PortHolder
+    from servicekit.watchdog.values import Event
+
+LOG_SIGN: Final = 1.0
+"""Seconds within which many lines of the log are one sign of progress."""
+OUTSIDE_SIGNALS: Final = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+)
+"""Signals that no program gets by a mistake of its own."""
+
+
+class Examiner:
+    """Examines the engine of one run, and posts what it finds without being asked."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        post: Callable[[Event], None],
+        *,
+        api_key: str | None,
+        port_holder: Callable[[], PortHolder | None],
+        holds_vram: Callable[[], Awaitable[bool | None]],
+    ) -> None:
+        self._profile = profile
+        self._post = post
+        self._port_holder = port_holder
+        self._prober = Prober(profile, api_key=api_key, owner=self._owner, holds_vram=holds_vram)
+        self._window = health.Window()
+        self._reader = LogReader(profile.engine)
+        self._logged_at = 0.0
+        self._boot = ""
+        self._told_of_graph = False
+
+    async def _owner(self) -> Ownership:
+        holder = self._port_holder()
+        if holder is None:
+            return Ownership(Owner.NOBODY)
+        if holder.ours is None:
+            return Ownership(Owner.UNKNOWN)
+        return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)
+
+    async def gate(self) -> GatePassed | GateMissed:
+        """Try the gate within its deadline."""
+        result = await self._prober.gate()
+        now = time.monotonic()
+        if isinstance(result, Missed):
+            return GateMissed(now, result.miss, result.sentence, result.identified)
+        return GatePassed(now, self._with_log(result.contexts))
+
+    def _with_log(self, contexts: Contexts) -> Contexts:
+        """Take from the log what the engine's API does not tell of its context."""
+        if contexts.physical is not None:
+            return contexts
+        return replace(contexts, physical=self._reader.reading().facts.kv_tokens)
+
+    async def counters(self) -> Counters | None:
+        """Read the engine's counters within a bound, and post what they say of its health."""
+        counters = await self._prober.counters()
+        if counters is not None:
+            floor = self._profile.watch.decode_floor
+            self._window, seen = health.look(self._window, counters, time.monotonic(), floor=floor)
+            for observed in seen:
+                self._post(observed)
+        return counters
+
+    def read(self, data: bytes) -> None:
+        """Take what the engine has printed, and post how far it is."""
+        now = time.monotonic()
+        self._reader.feed(data, now)
+        reading = self._reader.reading()
+        boot = str(reading.phase or "")
+        if boot and boot != self._boot:
+            self._boot = boot
+            self._post(Progressed(now, Sign.PHASE, boot.replace("-", " ")))
+        elif now - self._logged_at >= LOG_SIGN:
+            self._logged_at = now
+            self._post(Progressed(now, Sign.LOG))
+        if reading.facts.draft_graph_disabled and not self._told_of_graph:
+            self._told_of_graph = True
+            sentence = "the draft model's CUDA graph is disabled: decoding is several times slower"
+            reason = Reason.DRAFT_GRAPH_DISABLED
+            self._post(Observed(now, reason, present=True, sentence=sentence))
+
+    def why(self, status: ExitStatus, oom: str) -> Fault:
+        """Conclude why the engine ended; `oom` is what proves that the kernel killed for memory."""
+        self._reader.close()
+        reading = self._reader.reading()
+        found = diagnose(
+            reading,
+            options=self._profile.options,
+            exit_status=status.code,
+            signal=status.signal,
+            profile=self._profile.name,
+        )
+        remedy = found.remedies[0] if found.remedies else ""
+        if found.cause is not Cause.ENGINE_SIGNAL:
+            return Fault(found.cause, found.sentence, remedy)
+        if status.signal == signal.SIGKILL and oom:
+            return Fault(Cause.OOM_KILL, oom, Cause.OOM_KILL.remedies[0])
+        # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
+        itself = self._profile.engine is EngineName.SGLANG and any(
+            "sigquit" in line.lower() for line in reading.tail
+        )
+        if status.signal in OUTSIDE_SIGNALS and not itself:
+            sentence = f"the engine was ended by {status.named}, which nobody here sent"
+            return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
+        return Fault(found.cause, found.sentence, remedy)
+
+    async def close(self) -> None:
+        """Close every connection to the engine."""
+        await self._prober.close()
