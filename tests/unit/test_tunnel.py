@@ -22,8 +22,9 @@ from servicekit.managers import Seen
 from servicekit.manifest import Manifest
 from servicekit.places import below
 from servicekit.render import LINK
+from servicekit.tree import Tree
 from servicekit.trusted import Document, parse
-from servicekit.tunnel.installation import Order, artifacts
+from servicekit.tunnel.installation import Order, artifacts, propose
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.outcome import Cause, Reader, late, unusable_key
 from servicekit.tunnel.state import State, read_state, sweep_ssh
@@ -597,6 +598,36 @@ class TestArtifacts:
         assert program.stdout_logfile == f"{tmp_path}/log/tunnel@home.log"
 
 
+MANIFEST = Manifest("home", "1", "systemd", None, 18000, (), enabled=True, files=(), directories=())
+
+
+class TestPropose:
+    """What an install refuses before anything is written."""
+
+    def test_a_port_of_this_host_belongs_to_one(self, tmp_path: Path) -> None:
+        """To a profile, to another tunnel, or to this one; in reverse it is the engine's own."""
+        tree = Tree(str(tmp_path))
+        taken = replace(MANIFEST, profile="demo")
+        for places, kind in ((SYSTEM, "profile"), (SYSTEM.for_tunnels, "tunnel")):
+            file = tmp_path / str(places.manifests / "demo.json").lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(taken.to_json())
+            with pytest.raises(
+                UserError, match=f'port 18000 of this host is that of {kind} "demo"'
+            ):
+                propose(CASES["system.service"], tree)
+            assert propose(CASES["reverse.service"], tree).acts
+            file.unlink()
+
+    def test_a_tunnel_stays_with_its_manager(self, tmp_path: Path) -> None:
+        """The other one would go on running it."""
+        file = tmp_path / str(SYSTEM.for_tunnels.manifests / "home.json").lstrip("/")
+        file.parent.mkdir(parents=True)
+        file.write_text(MANIFEST.to_json())
+        with pytest.raises(UserError, match="is installed for systemd, not supervisor"):
+            propose(CASES["supervisor.conf"], Tree(str(tmp_path)))
+
+
 def state(phase: str, **values: Any) -> State:  # noqa: ANN401 - a State's
     """What a service that lives has published: ours, since this process does."""
     me = proc.stat(os.getpid())
@@ -606,7 +637,6 @@ def state(phase: str, **values: Any) -> State:  # noqa: ANN401 - a State's
 
 DEAD: dict[str, Any] = {"pid": 1, "pid_started": 0}
 LOST = {"cause": "lost", "why": "it was cut", "faults": 1, "code": 75}
-MANIFEST = Manifest("home", "1", "systemd", None, 18000, (), enabled=True, files=(), directories=())
 
 
 class TestConclude:

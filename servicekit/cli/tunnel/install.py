@@ -1,4 +1,4 @@
-"""`tunnel`: an engine's port on another host, or there for an engine here."""
+"""`tunnel install` and `tunnel uninstall`: from an address to a service, and back to nothing."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.output import as_json, duration, note, paint, table, warn
-from servicekit.cli.session import AsJson, ForManager, ForUser, session
+from servicekit.cli.install import DryRun, tell_changes
+from servicekit.cli.output import duration, note, paint, warn
+from servicekit.cli.session import ForManager, ForUser, session
+from servicekit.cli.tunnel.common import TunnelName, installed, published
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from servicekit.cli.session import Session
     from servicekit.managers import Manager, Seen
-    from servicekit.manifest import Manifest
     from servicekit.tree import Tree
     from servicekit.tunnel.installation import Proposal
     from servicekit.tunnel.keys import KeyPair
-    from servicekit.tunnel.state import State
-    from servicekit.tunnel.status import Expected, Report
     from servicekit.tunnel.values import HostKey, Tunnel
 
 LOOK: Final = 0.1
@@ -30,44 +29,7 @@ LOOK: Final = 0.1
 UP_WITHIN: Final = 5.0
 """Seconds within which a manager must have taken up an order to start."""
 
-app = typer.Typer(
-    name="tunnel",
-    help="Keep an engine's port reachable over ssh.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
 
-
-def complete_tunnel(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of installed tunnels, for the shell's completion; none where they cannot be read."""
-    from servicekit.cli.session import Session
-    from servicekit.errors import UserError
-
-    root = ctx.find_root().params
-    try:
-        names = _installed(Session(root.get("config"), user=bool(root.get("user"))))
-    except (UserError, OSError):
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-TunnelName = Annotated[
-    str,
-    typer.Argument(metavar="NAME", help="Name of a tunnel.", autocompletion=complete_tunnel),
-]
-SomeTunnel = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[NAME]",
-        help="Name of a tunnel; all of them without.",
-        autocompletion=complete_tunnel,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
-
-
-@app.command("install")
 def install(
     ctx: typer.Context,
     name: TunnelName,
@@ -130,7 +92,6 @@ def install(
     pinned now; the line for its authorized_keys is printed. Of a tunnel that is installed already,
     what is not said stays as it is. All of it happens, or none of it.
     """
-    from servicekit.cli.install import tell_changes
     from servicekit.tree import Tree
     from servicekit.tunnel.installation import Order, propose, turns
     from servicekit.tunnel.installation import install as carry_out
@@ -168,7 +129,6 @@ def install(
         note(f"it runs as it was before; `servicekit tunnel install {name} --now` starts it anew")
 
 
-@app.command("uninstall")
 def uninstall(
     ctx: typer.Context,
     name: TunnelName,
@@ -186,7 +146,6 @@ def uninstall(
 
     What remains is its line in the server's authorized_keys.
     """
-    from servicekit.cli.install import tell_changes
     from servicekit.tree import Tree
     from servicekit.tunnel.installation import removal, turns
     from servicekit.tunnel.installation import uninstall as carry_out
@@ -205,106 +164,13 @@ def uninstall(
     note("its line in ~/.ssh/authorized_keys on the server is yours to remove")
 
 
-@app.command("status")
-def status(
-    ctx: typer.Context,
-    name: SomeTunnel = None,
-    *,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Does the engine give a real answer through it, too?")
-    ] = False,
-    json: AsJson = False,
-    user: ForUser = False,
-) -> None:
-    """Look through the installed tunnels, or through one.
-
-    \b
-    The states:
-      up           something answers through it: the engine, where its profile is known
-      engine-down  the tunnel stands, and nothing answers at its other end
-      port-taken   another process has the port that it would listen on
-      down         ssh is not connected, and why
-      stopped      it does not run, as was asked
-
-    With --json one object, or a list of them without NAME. With NAME the exit code is 1 unless it
-    is up.
-    """  # noqa: D301 - the character itself keeps the lines apart
-    from servicekit.tunnel.status import Standing
-
-    mine = session(ctx, user=user)
-    if name is not None:
-        report = _reports(mine, [_manifest(mine, name)], deep=deep)[0]
-        if json:
-            as_json(report.as_json())
-        else:
-            _tell(report)
-        raise typer.Exit(0 if report.state is Standing.UP else 1)
-    every = _reports(mine, list(_installed(mine).values()), deep=deep)
-    if json:
-        as_json([report.as_json() for report in every])
-    elif every:
-        table(("TUNNEL", "STATE", "BOOT", "WHY"), [_row(report) for report in every])
-    else:
-        _tell_none()
-
-
-@app.command("list")
-def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
-    """List the installed tunnels, without looking through them."""
-    from servicekit.tunnel.runner import load
-
-    mine = session(ctx, user=user)
-    rows = []
-    for name, manifest in _installed(mine).items():
-        tunnel = load(mine.places, name)
-        rows.append((name, tunnel.to, tunnel.way, manifest.manager))
-    if rows:
-        table(("TUNNEL", "SERVER", "WAY", "MANAGER"), rows)
-    else:
-        _tell_none()
-
-
-@app.command("run")
-def run(ctx: typer.Context, name: TunnelName, *, user: ForUser = False) -> None:
-    """Be a tunnel, in the foreground.
-
-    This is what the service manager runs. By hand, ^C stops it.
-    """
-    from servicekit.tunnel.runner import run as carry_out
-
-    raise typer.Exit(carry_out(session(ctx, user=user).places, name))
-
-
-def _tell_none() -> None:
-    note("no tunnel is installed; `servicekit tunnel install NAME --to USER@HOST` makes one")
-
-
-def _installed(mine: Session) -> dict[str, Manifest]:
-    from servicekit.apply import manifests
-    from servicekit.tree import Tree
-
-    return dict(sorted(manifests(Tree(), mine.places.for_tunnels).items()))
-
-
-def _manifest(mine: Session, name: str) -> Manifest:
-    from servicekit.errors import UserError
-
-    installed = _installed(mine)
-    if name not in installed:
-        raise UserError(
-            f'tunnel "{name}" is not installed',
-            hint="`servicekit tunnel list` shows those that are",
-        )
-    return installed[name]
-
-
 def _earlier(mine: Session, name: str, *, anew: bool) -> Tunnel | None:
     """The tunnel as it is installed now; `None` where it is not, or cannot be read and need not."""
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.values import checked_name
 
-    if checked_name(name) not in _installed(mine):
+    if checked_name(name) not in installed(mine):
         return None
     try:
         return load(mine.places, name)
@@ -438,7 +304,7 @@ def _start(mine: Session, proposal: Proposal, manager: Manager) -> None:
     from servicekit.tunnel.installation import STOP_LIMIT, forget
 
     tunnel = proposal.order.tunnel
-    state = _state(mine, tunnel.name)
+    state = published(mine, tunnel.name)
     if not proposal.acts and state is not None and state.is_alive and state.phase == "up":
         note(f'"{tunnel.name}" is up already')
         return
@@ -449,18 +315,11 @@ def _start(mine: Session, proposal: Proposal, manager: Manager) -> None:
     _follow(mine, tunnel, manager)
 
 
-def _state(mine: Session, name: str) -> State | None:
-    from servicekit.tunnel.state import read_state
-    from servicekit.tunnel.values import state_file
-
-    return read_state(Path(state_file(mine.places, name)))
-
-
 def _follow(mine: Session, tunnel: Tunnel, manager: Manager) -> None:
     began = time.monotonic()
     while True:
         passed = time.monotonic() - began
-        state = _state(mine, tunnel.name)
+        state = published(mine, tunnel.name)
         if state is not None and state.phase == "up" and state.is_alive:
             typer.echo(f"{tunnel.name}: {paint('up')} after {duration(passed)}")
             return
@@ -475,124 +334,3 @@ def _follow(mine: Session, tunnel: Tunnel, manager: Manager) -> None:
             typer.echo(f"{tunnel.name}: {paint('down')}: its service could not begin")
             raise typer.Exit(1)
         time.sleep(LOOK)
-
-
-def _reports(mine: Session, installed: Sequence[Manifest], *, deep: bool) -> list[Report]:
-    """Look at tunnels, and through those that are up, all at once."""
-    import asyncio
-
-    return asyncio.run(_look(mine, installed, deep=deep))
-
-
-async def _look(mine: Session, installed: Sequence[Manifest], *, deep: bool) -> list[Report]:
-    import asyncio
-    from dataclasses import replace
-
-    from servicekit.apply import drifted
-    from servicekit.tree import Tree
-    from servicekit.tunnel.values import label
-
-    said: dict[str, Seen] = {}
-    for manager in sorted({manifest.manager for manifest in installed}):
-        units = [f"servicekit-{label(m.profile)}" for m in installed if m.manager == manager]
-        said |= _ask(mine, manager, units)
-    drift = drifted(Tree(), installed)
-    looks = []
-    for manifest in installed:
-        found = _concluded(mine, manifest, said)
-        report = replace(found, drift=drift[manifest.profile])
-        looks.append(_through(mine, report, deep=deep))
-    return await asyncio.gather(*looks)
-
-
-def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> Report:
-    """What is known of a tunnel without looking through it."""
-    from dataclasses import replace
-
-    from servicekit.errors import UserError
-    from servicekit.tunnel.runner import load
-    from servicekit.tunnel.status import Report, Standing, conclude
-    from servicekit.tunnel.values import LOOPBACK
-    from servicekit.watchdog.engine import Census, port_holder
-
-    name = manifest.profile
-    try:
-        tunnel = load(mine.places, name)
-    except UserError as error:  # of several tunnels, the others are still worth telling of
-        return Report(name, Standing.DOWN, " / ".join(error.message.splitlines()))
-    report = conclude(tunnel, manifest, said.get(tunnel.unit), _state(mine, name))
-    if report.state is Standing.PORT_TAKEN and not tunnel.reverse:
-        holder = port_holder(LOOPBACK, tunnel.local, None, Census())
-        if holder is not None:
-            return replace(report, why=f"{report.why}; {holder.who} has it")
-    return report
-
-
-async def _through(mine: Session, report: Report, *, deep: bool) -> Report:
-    from servicekit.tunnel.runner import load
-    from servicekit.tunnel.status import Standing, look_through
-
-    if report.state is not Standing.UP:
-        return report
-    tunnel = load(mine.places, report.name)
-    return await look_through(report, tunnel, mine.places, _expected(mine, tunnel, deep=deep))
-
-
-def _ask(mine: Session, manager: str, units: list[str]) -> dict[str, Seen]:
-    from servicekit.errors import UserError
-
-    try:
-        return mine.manager(manager).look(units)
-    except UserError as error:
-        # What the services published is still worth telling.
-        note(f"the manager cannot be asked: {error.message}")
-        return {}
-
-
-def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> Expected:
-    """Profiles that the tunnel may lead to, with the API keys that are known here."""
-    import os
-
-    from servicekit import credentials
-    from servicekit.errors import UserError
-    from servicekit.tunnel.status import Expected
-
-    found = []
-    for listed in mine.catalog.describe():
-        if listed.allowed and listed.port == tunnel.engine_port:
-            profile = mine.catalog.get(listed.name)
-            try:
-                values = credentials.read(profile, mine.places, os.environ)
-            except UserError:
-                values = {}  # what it wants is not known here; it says so itself
-            found.append((profile, values.get(profile.api_key or "")))
-    return Expected(tuple(found), deep)
-
-
-def _row(report: Report) -> tuple[str, ...]:
-    why = report.why
-    if report.drift:
-        why += f" ({len(report.drift)} of its files changed by hand)"
-    return report.name, report.state, "yes" if report.enabled else "no", why
-
-
-def _tell(report: Report) -> None:
-    from servicekit.cli.status import age
-
-    boot = "starts at boot" if report.enabled else "does not start at boot"
-    since = f" for {age(report.since)}" if report.since else ""
-    typer.echo(f"{report.name}: {paint(report.state)}{since}")
-    for label, text in (
-        ("why", report.why),
-        ("remedy", report.remedy),
-        ("cause", report.cause),
-        ("way", report.way),
-        ("server", report.to),
-        ("reach it", report.url),
-        ("faults", f"{report.faults} in a row" if report.faults else ""),
-        ("manager", f"{report.manager}, {boot}"),
-    ):
-        if text:
-            typer.echo(f"  {label + ':':10} {text}")
-    for path in report.drift:
-        typer.echo(f"  {'drift:':10} {path}")

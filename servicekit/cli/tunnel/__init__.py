@@ -1,0 +1,34 @@
+"""`tunnel`: an engine's port on another host, or there for an engine here."""
+
+from __future__ import annotations
+
+import typer
+
+from servicekit.cli.session import ForUser, session
+from servicekit.cli.tunnel.common import TunnelName
+from servicekit.cli.tunnel.install import install, uninstall
+from servicekit.cli.tunnel.status import list_tunnels, status
+
+app = typer.Typer(
+    name="tunnel",
+    help="Keep an engine's port reachable over ssh.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+app.command("install")(install)
+app.command("uninstall")(uninstall)
+app.command("status")(status)
+app.command("list")(list_tunnels)
+
+
+@app.command("run")
+def run(ctx: typer.Context, name: TunnelName, *, user: ForUser = False) -> None:
+    """Be a tunnel, in the foreground.
+
+    This is what the service manager runs. By hand, ^C stops it.
+    """
+    from servicekit.tunnel.runner import run as carry_out
+
+    raise typer.Exit(carry_out(session(ctx, user=user).places, name))

@@ -1,0 +1,207 @@
+"""`tunnel status` looks through the tunnels that are installed; `tunnel list` only lists them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from servicekit.cli.output import as_json, note, paint, table
+from servicekit.cli.session import AsJson, ForUser, session
+from servicekit.cli.tunnel.common import SomeTunnel, installed, manifest_of, published
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from servicekit.cli.session import Session
+    from servicekit.managers import Seen
+    from servicekit.manifest import Manifest
+    from servicekit.tunnel.status import Expected, Report
+    from servicekit.tunnel.values import Tunnel
+
+
+def status(
+    ctx: typer.Context,
+    name: SomeTunnel = None,
+    *,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Does the engine give a real answer through it, too?")
+    ] = False,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Look through the installed tunnels, or through one.
+
+    \b
+    The states:
+      up           something answers through it: the engine, where its profile is known
+      engine-down  the tunnel stands, and nothing answers at its other end
+      port-taken   another process has the port that it would listen on
+      down         ssh is not connected, and why
+      stopped      it does not run, as was asked
+
+    With --json one object, or a list of them without NAME. With NAME the exit code is 1 unless it
+    is up.
+    """  # noqa: D301 - the character itself keeps the lines apart
+    from servicekit.tunnel.status import Standing
+
+    mine = session(ctx, user=user)
+    if name is not None:
+        report = _reports(mine, [manifest_of(mine, name)], deep=deep)[0]
+        if json:
+            as_json(report.as_json())
+        else:
+            _tell(report)
+        raise typer.Exit(0 if report.state is Standing.UP else 1)
+    every = _reports(mine, list(installed(mine).values()), deep=deep)
+    if json:
+        as_json([report.as_json() for report in every])
+    elif every:
+        table(("TUNNEL", "STATE", "BOOT", "WHY"), [_row(report) for report in every])
+    else:
+        _tell_none()
+
+
+def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
+    """List the installed tunnels, without looking through them."""
+    from servicekit.errors import UserError
+    from servicekit.tunnel.runner import load
+
+    mine = session(ctx, user=user)
+    rows = []
+    for name, manifest in installed(mine).items():
+        try:
+            tunnel = load(mine.places, name)
+        except UserError as error:  # the others are still worth listing
+            rows.append((name, "", f"refused: {error.message}", manifest.manager))
+        else:
+            rows.append((name, tunnel.to, tunnel.way, manifest.manager))
+    if rows:
+        table(("TUNNEL", "SERVER", "WAY", "MANAGER"), rows)
+    else:
+        _tell_none()
+
+
+def _tell_none() -> None:
+    note("no tunnel is installed; `servicekit tunnel install NAME --to USER@HOST` makes one")
+
+
+def _reports(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[Report]:
+    """Look at tunnels, and through those that are up, all at once."""
+    import asyncio
+
+    return asyncio.run(_look(mine, chosen, deep=deep))
+
+
+async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[Report]:
+    import asyncio
+    from dataclasses import replace
+
+    from servicekit.apply import drifted
+    from servicekit.tree import Tree
+    from servicekit.tunnel.values import label
+
+    said: dict[str, Seen] = {}
+    for manager in sorted({manifest.manager for manifest in chosen}):
+        units = [f"servicekit-{label(m.profile)}" for m in chosen if m.manager == manager]
+        said |= _ask(mine, manager, units)
+    drift = drifted(Tree(), chosen)
+    looks = []
+    for manifest in chosen:
+        found = _concluded(mine, manifest, said)
+        report = replace(found, drift=drift[manifest.profile])
+        looks.append(_through(mine, report, deep=deep))
+    return await asyncio.gather(*looks)
+
+
+def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> Report:
+    """What is known of a tunnel without looking through it."""
+    from dataclasses import replace
+
+    from servicekit.errors import UserError
+    from servicekit.tunnel.runner import load
+    from servicekit.tunnel.status import Report, Standing, conclude
+    from servicekit.tunnel.values import LOOPBACK
+    from servicekit.watchdog.engine import Census, port_holder
+
+    name = manifest.profile
+    try:
+        tunnel = load(mine.places, name)
+    except UserError as error:  # of several tunnels, the others are still worth telling of
+        return Report(name, Standing.DOWN, " / ".join(error.message.splitlines()))
+    report = conclude(tunnel, manifest, said.get(tunnel.unit), published(mine, name))
+    if report.state is Standing.PORT_TAKEN and not tunnel.reverse:
+        holder = port_holder(LOOPBACK, tunnel.local, None, Census())
+        if holder is not None:
+            return replace(report, why=f"{report.why}; {holder.who} has it")
+    return report
+
+
+async def _through(mine: Session, report: Report, *, deep: bool) -> Report:
+    from servicekit.tunnel.runner import load
+    from servicekit.tunnel.status import Standing, look_through
+
+    if report.state is not Standing.UP:
+        return report
+    tunnel = load(mine.places, report.name)
+    return await look_through(report, tunnel, mine.places, _expected(mine, tunnel, deep=deep))
+
+
+def _ask(mine: Session, manager: str, units: list[str]) -> dict[str, Seen]:
+    from servicekit.errors import UserError
+
+    try:
+        return mine.manager(manager).look(units)
+    except UserError as error:
+        # What the services published is still worth telling.
+        note(f"the manager cannot be asked: {error.message}")
+        return {}
+
+
+def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> Expected:
+    """Profiles that the tunnel may lead to, with the API keys that are known here."""
+    import os
+
+    from servicekit import credentials
+    from servicekit.errors import UserError
+    from servicekit.tunnel.status import Expected
+
+    found = []
+    for listed in mine.catalog.describe():
+        if listed.allowed and listed.port == tunnel.engine_port:
+            profile = mine.catalog.get(listed.name)
+            try:
+                values = credentials.read(profile, mine.places, os.environ)
+            except UserError:
+                values = {}  # what it wants is not known here; it says so itself
+            found.append((profile, values.get(profile.api_key or "")))
+    return Expected(tuple(found), deep)
+
+
+def _row(report: Report) -> tuple[str, ...]:
+    why = report.why
+    if report.drift:
+        why += f" ({len(report.drift)} of its files changed by hand)"
+    return report.name, report.state, "yes" if report.enabled else "no", why
+
+
+def _tell(report: Report) -> None:
+    from servicekit.cli.status import age
+
+    boot = "starts at boot" if report.enabled else "does not start at boot"
+    since = f" for {age(report.since)}" if report.since else ""
+    typer.echo(f"{report.name}: {paint(report.state)}{since}")
+    for label, text in (
+        ("why", report.why),
+        ("remedy", report.remedy),
+        ("cause", report.cause),
+        ("way", report.way),
+        ("server", report.to),
+        ("reach it", report.url),
+        ("faults", f"{report.faults} in a row" if report.faults else ""),
+        ("manager", f"{report.manager}, {boot}"),
+    ):
+        if text:
+            typer.echo(f"  {label + ':':10} {text}")
+    for path in report.drift:
+        typer.echo(f"  {'drift:':10} {path}")
