@@ -162,13 +162,11 @@ def xids(host: Host) -> Answer:
         return ok(f"none {reach}")
     worst = max(host.xids.seen, key=lambda xid: _GRAVITY[xid.recovery])
     said = f"{', '.join(_counted(host.xids.seen))} {reach}"
-    match worst.recovery:
-        case Recovery.RESET | Recovery.REBOOT:
-            return fail(said, f"{worst.recovery} for Xid {worst.code}, unless that was done since")
-        case Recovery.RESTART_APP:
-            return warn(said, "a program's fault, or its engine's: look into that one's log")
-        case Recovery.NONE:
-            return ok(f"{said}, of no consequence")
+    if worst.recovery in {Recovery.RESET, Recovery.REBOOT}:
+        return fail(said, f"{worst.recovery} for Xid {worst.code}, unless that was done since")
+    if worst.recovery is Recovery.RESTART_APP:
+        return warn(said, "a program's fault, or its engine's: look into that one's log")
+    return ok(f"{said}, of no consequence")
 
 
 _GRAVITY: Final = {

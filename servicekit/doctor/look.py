@@ -127,7 +127,6 @@ async def _look(request: Request, tell: Callable[[tuple[str, ...]], None]) -> Ho
     return Host(
         scope=request.places.scope,
         account=account,
-        root=root,
         container=not on_wsl and _in_container(),
         manager=_seen(manager),
         groups=_seen(groups),
@@ -504,8 +503,7 @@ class _AskedWsl:
 
         self._conf = ask(call(_wsl_conf))
         self._wslconfig = ask(_after(self._conf, _wslconfig))
-        self._version = ask(_wslinfo("--version", "--wsl-version"))
-        self._networking = ask(_wslinfo("--networking-mode"))
+        self._networking = ask(_networking())
         self._task = ask(_task(self._conf, environ))
         self._cuda = ask(_libraries())
 
@@ -514,7 +512,6 @@ class _AskedWsl:
         libraries = _seen(self._cuda)
         cuda = libraries if isinstance(libraries, Unseen) else libraries.get("libcuda.so.1")
         return view.Wsl(
-            version=_seen(self._version),
             conf=_seen(self._conf),
             wslconfig=_seen(self._wslconfig),
             networking=_seen(self._networking),
@@ -539,12 +536,12 @@ def _wslconfig(settings: Mapping[Key, str]) -> Mapping[Key, str]:
         return {}
 
 
-async def _wslinfo(*options: str) -> str:
-    """Ask WSL about itself by the first of `options` that it knows."""
-    for option in options:
-        if said := (await output(["wslinfo", option], limit=windows.ANSWER_LIMIT)).strip():
-            return said
-    raise MuteError('"wslinfo" does not tell it: `wsl.exe --update` brings a WSL that does')
+async def _networking() -> str:
+    """Ask WSL for the networking mode that is in force, which may not be the one of the file."""
+    said = await output(["wslinfo", "--networking-mode"], limit=windows.ANSWER_LIMIT)
+    if not said.strip():
+        raise MuteError('"wslinfo" does not tell the networking mode')
+    return said.strip()
 
 
 async def _task(settings: Pending[Mapping[Key, str]], environ: Mapping[str, str]) -> view.Task:

@@ -6,7 +6,7 @@ from typing import Final
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.texts import leading_number
-from servicekit.doctor.view import Host, Journal, Logins, Supervisor, Systemd, Unseen
+from servicekit.doctor.view import Host, Journal, Supervisor, Systemd, Unseen
 from servicekit.places import Scope
 
 GROUP: Final = "services"
@@ -32,27 +32,27 @@ LOW_RATE: Final = 1000
 
 def manager(host: Host) -> Answer:
     """A manager runs, and in a version that knows what our files say."""
-    match host.manager:
-        case Unseen(why):
-            return fail(why, "install and start systemd or Supervisor")
-        case Supervisor(version):
-            if 0 < leading_number(version) < OLDEST_SUPERVISOR:
-                return warn(f"Supervisor {version} runs", "upgrade it to 4.0 or newer")
-            return ok(f"Supervisor {version} runs")
-        case Systemd(version, text, user):
-            if user is False:
-                return fail(
-                    f'systemd {text} runs, but not that of the user "{host.account}"',
-                    f"`loginctl enable-linger {host.account}`, or log in other than by su or sudo",
-                )
-            if 0 < version < OLDEST_SYSTEMD:
-                return warn(
-                    f"systemd {text} runs, which hands no secrets over",
-                    f"upgrade it to {OLDEST_SYSTEMD} or newer for profiles with secrets",
-                )
-            lacks = [f"{name} ({since})" for since, name in FEATURES if 0 < version < since]
-            without = f", without {' and '.join(lacks)}, which are not needed" if lacks else ""
-            return ok(f"systemd {text} runs{without}")
+    if isinstance(host.manager, Unseen):
+        return fail(host.manager.why, "install and start systemd or Supervisor")
+    if isinstance(host.manager, Supervisor):
+        runs = f"Supervisor {host.manager.version} runs"
+        if 0 < leading_number(host.manager.version) < OLDEST_SUPERVISOR:
+            return warn(runs, "upgrade it to 4.0 or newer")
+        return ok(runs)
+    version, runs = host.manager.version, f"systemd {host.manager.text} runs"
+    if host.manager.user is False:
+        return fail(
+            f'{runs}, but not that of the user "{host.account}"',
+            f"`loginctl enable-linger {host.account}`, or log in other than by su or sudo",
+        )
+    if 0 < version < OLDEST_SYSTEMD:
+        return warn(
+            f"{runs}, which hands no secrets over",
+            f"upgrade it to {OLDEST_SYSTEMD} or newer for profiles with secrets",
+        )
+    lacks = [f"{name} ({since})" for since, name in FEATURES if 0 < version < since]
+    without = f", without {' and '.join(lacks)}, which are not needed" if lacks else ""
+    return ok(f"{runs}{without}")
 
 
 def groups(host: Host) -> Answer:
@@ -78,33 +78,28 @@ def lingering(host: Host) -> Answer:
     """A user's services outlive the login."""
     if host.scope is Scope.SYSTEM or not isinstance(host.manager, Systemd):
         return skip("system services need no login")
-    match host.logins:
-        case Unseen(why):
-            return skip(why)
-        case Logins(lingers=False):
-            return fail(
-                f'services of "{host.account}" stop at logout and are not started at boot',
-                f"`loginctl enable-linger {host.account}`",
-            )
-        case _ if host.manager.version == LINGER_FAULT:
-            return warn(
-                f'"{host.account}" lingers, but systemd {LINGER_FAULT} may stop it at the last '
-                "logout all the same",
-                "install as root, for a system service",
-            )
-        case _:
-            return ok(f'"{host.account}" lingers')
+    if isinstance(host.logins, Unseen):
+        return skip(host.logins.why)
+    if not host.logins.lingers:
+        return fail(
+            f'services of "{host.account}" stop at logout and are not started at boot',
+            f"`loginctl enable-linger {host.account}`",
+        )
+    if host.manager.version == LINGER_FAULT:
+        return warn(
+            f'"{host.account}" lingers, but systemd {LINGER_FAULT} may stop it at the last '
+            "logout all the same",
+            "install as root, for a system service",
+        )
+    return ok(f'"{host.account}" lingers')
 
 
 def kill_user_processes(host: Host) -> Answer:
     """What is started from a login outlives it."""
-    match host.logins:
-        case Unseen(why):
-            return skip(why)
-        case Logins(kills=False):
-            return ok("logind leaves processes alone when their user logs out")
-        case Logins():
-            pass
+    if isinstance(host.logins, Unseen):
+        return skip(host.logins.why)
+    if not host.logins.kills:
+        return ok("logind leaves processes alone when their user logs out")
     if isinstance(host.manager, Supervisor):
         return warn(
             "logind kills what a user leaves behind: a supervisord started from a login, too",
@@ -117,26 +112,25 @@ def journal(host: Host) -> Answer:
     """What services said is kept long enough to explain a fault."""
     if not isinstance(host.manager, Systemd):
         return skip("there is no journal: Supervisor keeps a log file for each service")
-    match host.journal:
-        case Unseen(why):
-            return skip(why)
-        case Journal(storage="none"):
-            return fail(
-                "journald keeps nothing: `servicekit logs` has nothing to show",
-                "set Storage=persistent in /etc/systemd/journald.conf",
-            )
-        case Journal(storage="volatile"):
-            return warn(
-                "the journal is in memory: what was said before a reboot is lost",
-                "`mkdir -p /var/log/journal` and `journalctl --flush` as root",
-            )
-        case Journal(most=int(most)) if most < SMALL_JOURNAL:
-            return warn(
-                f"the journal is limited to {most >> 20} MiB, which one verbose start can fill",
-                "raise SystemMaxUse in /etc/systemd/journald.conf",
-            )
-        case Journal() as found:
-            return _rate(host, found)
+    found = host.journal
+    if isinstance(found, Unseen):
+        return skip(found.why)
+    if found.storage == "none":
+        return fail(
+            "journald keeps nothing: `servicekit logs` has nothing to show",
+            "set Storage=persistent in /etc/systemd/journald.conf",
+        )
+    if found.storage == "volatile":
+        return warn(
+            "the journal is in memory: what was said before a reboot is lost",
+            "`mkdir -p /var/log/journal` and `journalctl --flush` as root",
+        )
+    if found.most is not None and found.most < SMALL_JOURNAL:
+        return warn(
+            f"the journal is limited to {found.most >> 20} MiB, which one verbose start can fill",
+            "raise SystemMaxUse in /etc/systemd/journald.conf",
+        )
+    return _rate(host, found)
 
 
 def _rate(host: Host, found: Journal) -> Answer:

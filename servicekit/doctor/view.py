@@ -213,7 +213,6 @@ class Task:
 class Wsl:
     """The Windows that this runs under."""
 
-    version: str | Unseen
     conf: Mapping[Key, str] | Unseen
     """Settings of /etc/wsl.conf."""
     wslconfig: Mapping[Key, str] | Unseen
@@ -234,7 +233,6 @@ class Host:
     scope: Scope
     account: str
     """Who asks."""
-    root: bool
     container: bool
     manager: Systemd | Supervisor | Unseen
     groups: Groups | Unseen

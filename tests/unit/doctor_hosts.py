@@ -76,7 +76,6 @@ def subject(
 def wsl(**seen: Any) -> Wsl:  # noqa: ANN401 - fields of a view
     """A WSL that is set up as it should be, but for what was seen."""
     whole = Wsl(
-        version="2.9.4",
         conf={Key("boot", "systemd"): "true"},
         wslconfig={
             Key("general", "instanceidletimeout"): "-1",
@@ -96,7 +95,6 @@ def host(**seen: Any) -> Host:  # noqa: ANN401 - fields of a view
     whole = Host(
         scope=Scope.SYSTEM,
         account="ada",
-        root=False,
         container=False,
         manager=Systemd(257, "257.9-1", None),
         groups=Groups(unified=True, kill=True),

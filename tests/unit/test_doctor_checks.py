@@ -490,7 +490,7 @@ UNSEEABLE: Final = (
     *("clock", "shared"),
 )
 OF_PROFILE: Final = ("engine", "models", "cache", "weights", "port", "interruptions", "gpu")
-OF_WSL: Final = ("conf", "wslconfig", "version", "networking", "task", "cuda")
+OF_WSL: Final = ("conf", "wslconfig", "networking", "task", "cuda")
 
 
 @given(
