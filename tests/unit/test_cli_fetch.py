@@ -394,6 +394,20 @@ def test_a_name_that_leads_out_of_the_cache_is_refused(site: Site, name: str) ->
     assert not site.cache.exists()
 
 
+def test_an_older_library_is_said_to_be_too_old(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside an old engine, the line says which release is needed and how to get it."""
+    metadata = tmp_path / "packages/huggingface_hub-1.0.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Metadata-Version: 2.1\nName: huggingface_hub\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    assert site.refused() == (
+        "fetching needs huggingface_hub 1.31 or newer beside servicekit, and 1.0 is installed; "
+        "`pip install 'servicekit[fetch]'` adds it"
+    )
+
+
 def test_another_cache_of_this_command_is_no_surprise(site: Site) -> None:
     """HF_HOME of a person's shell is not that of the service, which is said."""
     ran = site.run("fetch", "x", "--check", HF_HOME="/home/me/hf")
