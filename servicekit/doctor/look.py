@@ -34,6 +34,7 @@ from servicekit.places import Scope
 from servicekit.plan import hub_cache, make_plan
 from servicekit.status import is_alive
 from servicekit.tree import Tree
+from servicekit.values import ManagerName
 from servicekit.watchdog import evidence, ledger, publish
 from servicekit.watchdog.engine import Census, port_holder
 from servicekit.watchdog.shared import DIRECTORY, used_by
@@ -416,7 +417,9 @@ class _AskedProfile:
             survey, plan = self._survey.answer(), self._plan.answer()
         except (MuteError, UserError) as error:
             return Refused(self._order.profile.name, str(error))
-        elsewhere = set(ends_with_session())  # which is a line of its own
+        # What the install says of lingering is a line of its own here.
+        own = self._order.manager is ManagerName.SYSTEMD and self._order.places.scope is Scope.USER
+        elsewhere = set(ends_with_session()) if own else set()
         return Subject(
             profile=self._order.profile,
             plan=plan,

@@ -63,6 +63,10 @@ def test_nobody_needs_root(systemd_machine: Machine) -> None:
     assert "`usermod -aG systemd-journal nobody`" in line(as_nobody, "journal-access")
     differs = {c for c in as_root if as_root[c]["verdict"] != as_nobody[c]["verdict"]}
     assert differs <= {"gpu-containers", "journal-access", "shared-memory", "engine"}
+    # An account without a name, as containers give, is told by its number.
+    nameless = ("setpriv", "--reuid", "12345", "--clear-groups", "--")
+    done = systemd_machine.run(*nameless, "servicekit", "doctor", "demo", env={"HOME": "/"})
+    assert '"uid 12345" may not read' in done.stdout
 
 
 def test_a_journal_is_judged_as_journald_behaves(fresh_machine: Machine) -> None:
