@@ -108,6 +108,7 @@ def check(profile: Profile, plan: Plan, installed: Installed) -> Report:
         *check_requires(profile, installed),
         *check_unheeded(profile),
         *check_precision(profile),
+        *check_gpu_names(profile),
     ]
     return Report(
         profile=profile.name,
@@ -211,3 +212,13 @@ def check_precision(profile: Profile) -> Iterable[Remark]:
     if low is not None:
         message = f'{low} is below FP8, accepted because "{profile.kv_precision_accepted}"'
         yield Remark(Level.WARNING, "kv_precision_accepted", message)
+
+
+def check_gpu_names(profile: Profile) -> Iterable[Remark]:
+    """Warn of a GPU's UUID where the engine reads its variable as numbers."""
+    if profile.engine is EngineName.VLLM and not all(name.isdecimal() for name in profile.gpus):
+        message = (
+            "vLLM takes CUDA_VISIBLE_DEVICES for numbers in many versions, and ends with "
+            '"invalid literal for int()": name the GPU by its index'
+        )
+        yield Remark(Level.WARNING, "gpus", message, "vllm#20939")

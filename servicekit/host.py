@@ -18,7 +18,7 @@ from servicekit.plan import Host
 from servicekit.values import PACKAGED, ManagerName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from servicekit.manifest import Manifest
     from servicekit.places import Places
@@ -60,14 +60,14 @@ def survey(
     command: tuple[str, ...],
     manager: ManagerName,
     user: str | None,
-    installed: Mapping[str, Manifest],
+    excluded: tuple[str, ...],
     path: str,
     root: Path = Path("/"),
 ) -> Survey:
     """Find what `profile` needs on this host, or in the image below `root`.
 
-    `command` runs servicekit, `user` is the account of the service, `installed` are the manifests
-    of installed profiles, `path` is the search path for programs.
+    `command` runs servicekit, `user` is the account of the service, `excluded` are the installed
+    profiles that cannot run beside this one, `path` is the search path for programs.
     """
     executable = find_executable(profile, path, root)
     model = find_model(profile, root)
@@ -86,7 +86,7 @@ def survey(
         executable=executable or wanted,
         model=model or profile.model,
         user=user,
-        rivals=rivals(profile, installed),
+        rivals=excluded,
     )
     programs = [Path(word) for word in (command[0], executable) if word]
     files = [Path(host.model)] if model is not None and model.startswith("/") else []
@@ -151,14 +151,19 @@ def _below(root: Path, path: str) -> Path:
     return root / path.lstrip("/")
 
 
-def rivals(profile: Profile, installed: Mapping[str, Manifest]) -> tuple[str, ...]:
-    """Name installed profiles that share a GPU or the port with `profile`, sorted."""
+def rivals(
+    profile: Profile, installed: Mapping[str, Manifest], gpus: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Name installed profiles that share a GPU or the port with `profile`, sorted.
+
+    `gpus` are further names of its GPUs: one may be called by index here and by UUID there.
+    """
+    own = {*profile.gpus, *gpus}
     return tuple(
         sorted(
             name
             for name, other in installed.items()
-            if name != profile.name
-            and (other.port == profile.port or set(other.gpus) & set(profile.gpus))
+            if name != profile.name and (other.port == profile.port or own & {*other.gpus})
         )
     )
 

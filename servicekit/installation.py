@@ -11,7 +11,7 @@ from servicekit import __version__
 from servicekit.apply import Directory, apply, look, make_directory, manifests
 from servicekit.changes import changes, record
 from servicekit.errors import UserError
-from servicekit.host import survey
+from servicekit.host import rivals, survey
 from servicekit.managers import accounts
 from servicekit.manifest import Manifest, inherited
 from servicekit.places import Scope
@@ -52,6 +52,8 @@ class Order:
     enable: bool | None = None
     """Whether to start it at boot; `None`: unless another one that excludes it does."""
     force: bool = False
+    gpus: tuple[str, ...] = ()
+    """Names of the profile's GPUs: those that it uses itself, and others that they are known by."""
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
 
@@ -103,7 +105,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
         manager=order.manager,
         user_name=order.user_name,
         port=profile.port,
-        gpus=profile.gpus,
+        gpus=order.gpus,
         enabled=enable,
         files=record(made, own),
         directories=inherited((artifact.path for artifact in wanted), (*others, *tunnels)),
@@ -129,7 +131,7 @@ def look_around(order: Order, tree: Tree) -> Survey:
         command=order.command,
         manager=order.manager,
         user=order.user,
-        installed=manifests(tree, order.places),
+        excluded=rivals(order.profile, manifests(tree, order.places), order.gpus),
         path=order.path,
         root=Path(tree.root),
     )

@@ -70,6 +70,7 @@ class Manifest:
     """Account that `--user-name` named; `None` where profile and settings decide."""
     port: int
     gpus: tuple[str, ...]
+    """Names of its GPUs: what the profile calls them, and where the driver told, all others."""
     enabled: bool
     """Whether it starts at boot."""
     files: tuple[Written, ...]

@@ -121,11 +121,11 @@ def _recipe(mine: Session, profile: str) -> Profile | None:
 
 
 def _refuse_misfit(mine: Session, profile: str, *, anyway: bool) -> None:
-    from servicekit.cli.forecast import refuse_misfit
+    from servicekit.cli.forecast import ask_gpus, refuse_misfit
 
     recipe = _recipe(mine, profile)
     if recipe is not None:
-        refuse_misfit(mine, recipe, anyway=anyway)
+        refuse_misfit(mine, recipe, ask_gpus(recipe.gpus).memory, anyway=anyway)
 
 
 def _tell_missing(mine: Session, profile: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.cli.output import note, warn
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Session
     from servicekit.engines.base import Installed
+    from servicekit.gpu import Device
     from servicekit.memory.outcome import Budget
     from servicekit.plan import Plan
     from servicekit.profile import Profile
@@ -73,52 +74,68 @@ def memory_of(profile: Profile) -> int:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemTotal:"):
                 return int(line.split()[1]) * KIB
-    found = gpu_memory(profile.gpus)
+    found = ask_gpus(profile.gpus).memory
     if found is not None:
         return found
     note(f"no GPU can be asked here; planned for {USUAL_GPU}, as of an RTX 5090")
     return parse_size(USUAL_GPU)
 
 
-def gpu_memory(names: Sequence[str]) -> int | None:
-    """Ask the GPUs called `names`; give the bytes of the smallest, `None` where none answers.
+class Found(NamedTuple):
+    """What the driver tells of the GPUs of a profile."""
 
-    Takes a few seconds at most, whatever the driver does.
-    """
+    memory: int | None
+    """Bytes of the smallest; `None` where no driver answers or memory is shared with the CPU."""
+    names: tuple[str, ...]
+    """Everything that they are called: indices and UUIDs."""
+
+
+def ask_gpus(names: Sequence[str]) -> Found:
+    """Ask the driver about the GPUs called `names`, which takes a few seconds at most."""
     import asyncio
 
     from servicekit.memory.units import MIB
 
-    totals = asyncio.run(_totals(tuple(names)))
-    return min(totals) * MIB if totals else None
+    if not names:
+        return Found(None, ())
+    every = asyncio.run(_devices())
+    known = {
+        name: (str(index), device)
+        for index, device in enumerate(every)
+        for name in names
+        if name == str(index) or device.uuid.startswith(name)
+    }
+    totals = [device.total for _, device in known.values() if device.total is not None]
+    aliases = {alias for index, device in known.values() for alias in (index, device.uuid)}
+    return Found(min(totals) * MIB if totals else None, tuple(sorted({*names, *aliases})))
 
 
-async def _totals(names: tuple[str, ...]) -> list[int]:
+async def _devices() -> tuple[Device, ...]:
     from servicekit.gpu import Gpus
 
-    gpus = Gpus(names)
+    gpus = Gpus(())
     try:
-        look = await gpus.look()
+        return (await gpus.look()).devices
     finally:
         gpus.close()
-    return [device.total for device in look.devices if device.total is not None]
 
 
-def refuse_misfit(mine: Session, profile: Profile, *, anyway: bool) -> Budget | None:
-    """Refuse what cannot fit its GPU before it is tried; with `anyway` it is only said.
+def refuse_misfit(
+    mine: Session, profile: Profile, memory: int | None, *, anyway: bool
+) -> Budget | None:
+    """Refuse what cannot fit in `memory` before it is tried; with `anyway` it is only said.
 
-    Returns the plan. Where there is no GPU to ask, or nothing is known of the model, there is none,
-    and nothing to refuse.
+    Returns the plan. Where there was no GPU to ask, or nothing is known of the model, there is
+    none, and nothing to refuse.
     """
     from servicekit.errors import UserError
     from servicekit.memory.outcome import Verdict
 
-    size = gpu_memory(profile.gpus) if profile.gpus else None
-    if size is None:
+    if memory is None:
         return None
     concrete = plan_of(mine, profile)
     try:
-        budget = budget_of(concrete, size)
+        budget = budget_of(concrete, memory)
     except UserError:
         return None  # no arithmetic for this engine or model; the engine itself will tell
     if budget.verdict is not Verdict.DOES_NOT_FIT:

@@ -169,7 +169,7 @@ class _Work:
         """Install one profile, or with `dry_run` show what that would do."""
         from servicekit.apply import turn
         from servicekit.cli.fetch import tell_missing
-        from servicekit.cli.forecast import refuse_misfit
+        from servicekit.cli.forecast import ask_gpus, refuse_misfit
         from servicekit.installation import install as carry_out
         from servicekit.installation import propose
 
@@ -184,8 +184,13 @@ class _Work:
         if not image and not self.force:
             _refuse_invisible_settings(self.mine)
         if not image:
-            budget = refuse_misfit(self.mine, recipe, anyway=self.anyway)
-            order = replace(order, kv_tokens=budget.kv_tokens if budget is not None else None)
+            found = ask_gpus(recipe.gpus)
+            budget = refuse_misfit(self.mine, recipe, found.memory, anyway=self.anyway)
+            order = replace(
+                order,
+                gpus=found.names or order.gpus,
+                kv_tokens=budget.kv_tokens if budget is not None else None,
+            )
         with turn(self.tree, order.places) as held:
             _tell_undone(held, self.runs)
             proposal = propose(order, self.tree)
@@ -322,6 +327,7 @@ def order_of(
         manager=manager,
         user=_account(mine, profile, manager, user_name),
         user_name=user_name,
+        gpus=own.gpus if own is not None and {*profile.gpus} <= {*own.gpus} else profile.gpus,
         command=mine.command(),
         path=os.environ.get("PATH", os.defpath),
         enable=enable,

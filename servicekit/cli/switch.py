@@ -46,7 +46,7 @@ def switch(
     new = mine.installed(profile)
     recipe = mine.profile(profile)
     _examine(mine, recipe, anyway=anyway)
-    others = _excluded(mine, recipe)
+    others = _excluded(mine, new, recipe)
     running = [one for one in others if one.manager.look([one.unit])[one.unit].is_up]
     for old in running:
         _stop(mine, old, profile)
@@ -66,7 +66,7 @@ def switch(
 def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
     """Refuse what cannot become ready while nothing has been stopped for it."""
     from servicekit.check import check
-    from servicekit.cli.forecast import installed_engine, plan_of, refuse_misfit
+    from servicekit.cli.forecast import ask_gpus, installed_engine, plan_of, refuse_misfit
     from servicekit.errors import UserError
     from servicekit.flagcheck import Level
 
@@ -78,14 +78,15 @@ def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
             if not anyway:
                 raise UserError(message, hint="--anyway tries it all the same")
             warn(message)
-    refuse_misfit(mine, recipe, anyway=anyway)
+    refuse_misfit(mine, recipe, ask_gpus(recipe.gpus).memory, anyway=anyway)
 
 
-def _excluded(mine: Session, recipe: Profile) -> list[Installed]:
+def _excluded(mine: Session, new: Installed, recipe: Profile) -> list[Installed]:
     """Find the installed profiles that cannot run beside this one."""
     from servicekit.host import rivals
 
-    return [mine.installed(name) for name in rivals(recipe, mine.manifests())]
+    names = rivals(recipe, mine.manifests(), new.manifest.gpus)
+    return [mine.installed(name) for name in names]
 
 
 def _stop(mine: Session, old: Installed, profile: str) -> None:

@@ -21,6 +21,7 @@ SGLANG_23 = Installed(
     cuda="13.0",
     capability="12.0",
 )
+UUID = "GPU-8a1b2c3d-0000-1111-2222-333344445555"
 OPENAI = {
     "summary": "any server",
     "engine": "openai",
@@ -234,3 +235,15 @@ def test_a_kv_cache_below_fp8_is_repeated_with_its_reason() -> None:
     (remark,) = report("demo", options=options, kv_precision_accepted=why).remarks
     assert (remark.level, remark.where) == (Level.WARNING, "kv_precision_accepted")
     assert remark.message == f'cache-type-k = q4_0 is below FP8, accepted because "{why}"'
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "warned"),
+    [("vllm", UUID, True), ("vllm", "1", False), ("llamacpp", UUID, False)],
+)
+def test_a_uuid_that_the_engine_takes_for_a_number_is_warned_of(
+    engine: str, gpu: str, *, warned: bool
+) -> None:
+    """A GPU may be named by its UUID; vLLM cannot read that in many versions."""
+    found = said(report("demo", engine=engine, model="owner/model", options={}, gpus=[gpu]))
+    assert ("warning gpus" in found) == warned

@@ -134,6 +134,11 @@ def test_rivals_share_a_gpu_or_the_port() -> None:
     }
     assert rivals(profile(), others) == ("gpu", "port")
     assert rivals(profile(gpus=[], port=18008), others) == ()
+    # One says "0", the other the UUID of the same GPU: the driver told that it is one.
+    uuid = "GPU-8a1b2c3d-0000-1111-2222-333344445555"
+    named = profile(gpus=[uuid], port=18008)
+    assert rivals(named, others) == ()
+    assert rivals(named, others, ("0", uuid)) == ("gpu",)
 
 
 def test_our_own_command_is_absolute() -> None:
@@ -180,7 +185,7 @@ def look(places: Places, recipe: Profile, path: str, **more: object) -> Survey:
         command=("/bin/true",),
         manager=ManagerName(str(more.get("manager", "systemd"))),
         user=None if more.get("user") is None else str(more["user"]),
-        installed={},
+        excluded=(),
         path=path,
         root=Path(str(more.get("root", "/"))),
     )
