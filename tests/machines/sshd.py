@@ -133,9 +133,16 @@ class Sshd:
         self._daemon = None
 
 
+def require_sshd() -> None:
+    """Skip where there is no OpenSSH server to run."""
+    if not os.access(PROGRAM, os.X_OK):
+        pytest.skip(f"needs {PROGRAM} of OpenSSH's server")
+
+
 @pytest.fixture
 def sshd(tmp_path: Path, free_port: int) -> Iterator[Sshd]:
     """Give a running server that lets nobody in."""
+    require_sshd()
     server = Sshd(tmp_path / "sshd", free_port)
     try:
         server.start()
