@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -229,7 +230,7 @@ def test_a_program_that_hangs_is_given_up_with_its_children(tmp_path: Path) -> N
     assert time.monotonic() - begun < 20
     for pid in pids.read_text(encoding="utf-8").split():
         # The killed child is not ours to wait for: on a busy machine it dies a moment later.
-        wait_until(lambda pid=pid: ended(pid), 10, f"the end of pid {pid}")
+        wait_until(partial(ended, pid), 10, f"the end of pid {pid}")
 
 
 def ended(pid: str) -> bool:
