@@ -121,8 +121,6 @@ class Loop:
         try:
             while self._memory.code is None:
                 self._take(await self._next())
-                if self._bug is not None:
-                    raise self._bug
                 while not self._events.empty():
                     self._take(self._events.get_nowait())
         finally:
@@ -145,6 +143,8 @@ class Loop:
                 event = await asyncio.wait_for(self._events.get(), wait)
             except TimeoutError:
                 event = TimePassed(time.monotonic())
+            if self._bug is not None:
+                raise self._bug
             late = time.monotonic() - (now + wait)
             if late > JUMP:
                 self._events.put_nowait(event)
