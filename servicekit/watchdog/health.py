@@ -68,7 +68,8 @@ def _rate(window: Window, now: Counters, at: float, floor: float) -> tuple[Windo
     if floor <= 0 or last is None or now.generated is None or last.generated is None:
         return window, []
     grown = now.generated - last.generated
-    if grown <= 0:
+    begins = last.decode_seconds is None and now.decode_seconds is not None
+    if grown <= 0 or begins:  # an engine may tell its seconds only after its first request
         return replace(window, generated=0.0, seconds=0.0), []
     if now.decode_seconds is not None and last.decode_seconds is not None:
         seconds = now.decode_seconds - last.decode_seconds
