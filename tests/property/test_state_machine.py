@@ -31,7 +31,9 @@ counters that never moved, and no patience asked of the manager after a sleep du
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -92,6 +94,7 @@ from servicekit.watchdog.values import (
     TryGate,
 )
 
+MATRIX: Final = runpy.run_path(str(Path(__file__).parents[2] / "tools/transitions.py"))["matrix"]()
 ENDING: Final = {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}
 UP: Final = {Phase.SERVING, Phase.AILING}
 ORDER: Final = list(Phase)
@@ -190,12 +193,15 @@ class World(RuleBasedStateMachine):
         for action in actions:
             self.order(action)
         if self.began:
-            self.forward_only(before.phase)
+            self.forward_only(before.phase, self.memory.phase, type(event).__name__)
 
-    def forward_only(self, before: Phase) -> None:
-        """Phases follow each other, but for serving and ailing."""
-        now = self.memory.phase
+    def forward_only(self, before: Phase, now: Phase, kind: str) -> None:
+        """Phases follow each other, but for serving and ailing, and as ARCHITECTURE.md says."""
         assert ORDER.index(now) >= ORDER.index(before) or {before, now} == UP
+        reached = {before, *(outcome[0] for outcome in MATRIX[before, kind])}
+        # After each event, what has come due by then happens, too.
+        due = {outcome[0] for phase in reached for outcome in MATRIX[phase, "TimePassed"]}
+        assert now in reached | due
 
     def order(self, action: Action) -> None:
         """Perform an order as the loop would, or fail where it must never have been given."""

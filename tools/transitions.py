@@ -1,0 +1,240 @@
+"""Print the watchdog's transition matrix as ARCHITECTURE.md has it, by asking `step` itself.
+
+`python tools/transitions.py` prints the table; with `--write` it is put into ARCHITECTURE.md. For
+every phase there are memories of typical runs, made by replaying them, and for every kind of event
+its telling cases. Each is tried in each; nothing in the table is written by hand.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.engines.base import Contexts, Counters
+from servicekit.profile import Reason
+from servicekit.watchdog.state import step, wake_at
+from servicekit.watchdog.values import (
+    ClockJumped,
+    CountersRead,
+    EngineExited,
+    Event,
+    Exit,
+    Fault,
+    FaultSeen,
+    GateMissed,
+    GatePassed,
+    GpuView,
+    Kill,
+    Launch,
+    Launched,
+    LaunchFailed,
+    Memory,
+    Miss,
+    Observed,
+    Phase,
+    Policy,
+    Process,
+    Progressed,
+    ReportReady,
+    Sign,
+    Started,
+    StopRequested,
+    Survey,
+    Surveyed,
+    Sweep,
+    Terminate,
+    TimePassed,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+DOCUMENT: Final = Path(__file__).parents[1] / "ARCHITECTURE.md"
+BEGIN: Final = "<!-- transitions: made by tools/transitions.py -->"
+END: Final = "<!-- end of transitions -->"
+
+POLICY: Final = Policy(
+    start_stall=100,
+    start_limit=1000,
+    gpu_wait=60,
+    probe_deadline=10,
+    interval=30,
+    stall=50,
+    unfinished=60,
+    survey=15,
+    ail_limit=120,
+    grace=20,
+    kill=10,
+    settle=30,
+    restart_on=frozenset({Reason.CPU_FALLBACK}),
+    stranger_allowance=1024,
+    uses_gpu=True,
+)
+FULL: Final = Contexts(requested=2048, declared=4096, physical=2048)
+SHORT: Final = Contexts(requested=2048, declared=1024, physical=2048)
+CLEAN: Final = Survey(gpu=GpuView.PRESENT)
+LEFT: Final = Process(501, started=1, user="servicekit", command="worker")
+STRANGER: Final = Process(502, started=1, user="alice", command="train.py", mib=9000)
+FAULT: Final = Fault(Cause.ENGINE_SIGNAL, "killed by SIGSEGV")
+EXITED: Final = EngineExited(0, FAULT)
+STOP: Final = StopRequested(0, Cause.STOP_REQUESTED, "asked by systemd")
+STARTED: Final = Started(0, hold_until=0, faults_left=5, budget="5 faults in 60 min")
+LOADING: Final = (STARTED, Surveyed(1, CLEAN, 0), Launched(1, 4711))
+SERVING: Final = (*LOADING, GatePassed(10, FULL))
+ENDING: Final = (*SERVING, replace(STOP, at=20))
+KILLING: Final = (TimePassed(30), TimePassed(40), TimePassed(41))
+SETTLING: Final = (*SERVING, replace(EXITED, at=20))
+WRONG_MODEL: Final = GateMissed(0, Miss.WRONG_MODEL, 'serves "a", not "b"')
+SILENT: Final = GateMissed(0, Miss.UNANSWERED, "no answer within 10 s", identified=True)
+CPU: Final = Observed(0, Reason.CPU_FALLBACK, present=True, sentence="holds no VRAM")
+
+RUNS: Final[Mapping[Phase, tuple[tuple[Event, ...], ...]]] = {
+    Phase.HOLDING: (
+        (STARTED,),
+        (replace(STARTED, hold_until=20.0), Surveyed(1, CLEAN, 0)),
+        (STARTED, Surveyed(1, Survey(strangers=(STRANGER,)), 0)),
+    ),
+    Phase.LOADING: (
+        LOADING,
+        (*LOADING, *(replace(WRONG_MODEL, at=at) for at in (2.0, 4.0))),
+        (*LOADING, replace(SILENT, at=12), CountersRead(12, Counters(progress=(1.0,)))),
+        (*LOADING, replace(CPU, at=3)),
+    ),
+    Phase.SERVING: (
+        SERVING,
+        (*SERVING, CountersRead(11, Counters(progress=(1.0,), finished=1))),
+        (*SERVING, TimePassed(40)),
+    ),
+    Phase.AILING: (
+        (*SERVING, replace(SILENT, at=50), CountersRead(50.1, Counters((1.0,), finished=1))),
+        (*SERVING, *(replace(WRONG_MODEL, at=at) for at in (41.0, 43.0))),
+        (*SERVING, GateMissed(41, Miss.ERROR, "answered by 500")),
+        (*SERVING, replace(CPU, at=20)),
+        (*SERVING, Surveyed(25, Survey(strangers=(STRANGER,)), 25)),
+    ),
+    Phase.STOPPING: (ENDING, (*ENDING, TimePassed(30)), (*SERVING, FaultSeen(20, FAULT))),
+    Phase.KILLING: ((*ENDING, *KILLING), (*SERVING, FaultSeen(20, FAULT), *KILLING)),
+    Phase.SETTLING: (
+        SETTLING,
+        (*ENDING, replace(EXITED, at=21)),
+        (*SETTLING, Surveyed(21, Survey(leftovers=(LEFT,)), 20.5)),
+    ),
+    Phase.GONE: (
+        (*SETTLING, Surveyed(21, CLEAN, 20.5)),
+        (*ENDING, replace(EXITED, at=21), Surveyed(22, CLEAN, 21.5)),
+    ),
+}
+"""Typical runs that are in each phase."""
+
+EVENTS: Final[tuple[Event, ...]] = (
+    STOP,
+    FaultSeen(0, FAULT),
+    EXITED,
+    Surveyed(0, CLEAN, 0),
+    Surveyed(0, Survey(leftovers=(LEFT,)), 0),
+    Surveyed(0, Survey(strangers=(STRANGER,)), 0),
+    Surveyed(0, Survey(gpu=GpuView.LOST, gpu_note="Xid 79"), 0),
+    Launched(0, 4711),
+    LaunchFailed(0, Fault(Cause.EXECUTABLE_MISSING, "no such file")),
+    Progressed(0, Sign.PHASE, "loading weights"),
+    GatePassed(0, FULL),
+    GatePassed(0, SHORT),
+    WRONG_MODEL,
+    SILENT,
+    CountersRead(0, None),
+    CountersRead(0, Counters(progress=(2.0,), finished=2)),
+    CPU,
+    replace(CPU, present=False),
+    ClockJumped(0, 3600),
+)
+"""The telling cases of each kind of event but the passing of time."""
+
+Outcome: TypeAlias = tuple[Phase, tuple[str, ...], bool]
+"""The phase afterwards, what was ordered, and whether anything is remembered."""
+Matrix: TypeAlias = dict[tuple[Phase, str], set[Outcome]]
+
+PATIENCE_OVER: Final = 7.0
+"""Seconds after which what is believed only when it lasts has lasted."""
+TOLD: Final = (Launch, Sweep, Terminate, Kill, ReportReady, Exit)
+"""Orders in the table; the others are looks, questions, and patience asked of the manager."""
+
+
+def matrix() -> Matrix:
+    """What every kind of event makes of every phase."""
+    found: Matrix = defaultdict(set)
+    for phase, runs in RUNS.items():
+        for run in runs:
+            memory = Memory()
+            for event in run:
+                memory, _ = step(POLICY, memory, event)
+            if memory.phase is not phase:
+                raise AssertionError(f"a run that should be {phase} is {memory.phase}")
+            for event in _events(memory, run[-1].at):
+                after, actions = step(POLICY, memory, event)
+                orders = tuple(
+                    type(action).__name__ for action in actions if isinstance(action, TOLD)
+                )
+                kind = type(event).__name__
+                found[phase, kind].add((after.phase, orders, after != memory))
+    return found
+
+
+def _events(memory: Memory, now: float) -> Iterator[Event]:
+    """Every event at a time when nothing else is due, and the passing of time until all is due."""
+    for event in EVENTS:
+        if isinstance(event, Surveyed):
+            yield replace(event, at=now, asked_at=now)
+        else:
+            yield replace(event, at=now)
+        if isinstance(event, GateMissed) and memory.alive:
+            yield replace(event, at=now + PATIENCE_OVER)
+    due = wake_at(POLICY, memory)
+    if due is not None:
+        yield TimePassed(due)
+    # Once for each bound of its own, as if nothing had come due before.
+    yield from (TimePassed(now + later) for later in (10.0, 60.0, 130.0, 2000.0))
+
+
+def table() -> str:
+    """Give the matrix as Markdown."""
+    found = matrix()
+    kinds = dict.fromkeys(type(event).__name__ for event in (*EVENTS, TimePassed(0)))
+    rows = [["", *Phase], ["---"] * (len(Phase) + 1)]
+    rows += [
+        [f"**{kind}**", *(_cell(phase, found[phase, kind]) for phase in Phase)] for kind in kinds
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(phase: Phase, outcomes: set[Outcome]) -> str:
+    """Say what may happen: phases that are entered and what is ordered, `·` for what is noted."""
+    told = {
+        " ".join([f"→ {after}"] * (after is not phase) + [f"`{order}`" for order in orders])
+        for after, orders, _ in sorted(outcomes)
+    } - {""}
+    noted = any(changed for _, _, changed in outcomes)
+    return "<br>".join(sorted(told)) or ("·" if noted else "")
+
+
+def documented(text: str) -> str:
+    """Give the table in the text of ARCHITECTURE.md."""
+    return text.partition(BEGIN)[2].partition(END)[0].strip()
+
+
+def main() -> None:
+    """Print the table, or put it into ARCHITECTURE.md."""
+    made = table()
+    if sys.argv[1:] != ["--write"]:
+        print(made)
+        return
+    text = DOCUMENT.read_text(encoding="utf-8")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
