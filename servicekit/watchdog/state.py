@@ -220,6 +220,8 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
             times += [memory.look_at] if not memory.looking else []
         case Phase.GONE:
             pass
+        case _:
+            assert_never(memory.phase)
     return min(times, default=None)
 
 

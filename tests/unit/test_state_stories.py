@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from plans import profile
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.engines.base import Contexts, Counters
@@ -267,6 +268,7 @@ def test_a_hold_off_is_waited_for() -> None:
         (Survey(rival="balanced"), Cause.VRAM_BUSY, 69),
         (Survey(gpu=GpuView.ABSENT, gpu_note="no device"), Cause.DRIVER, 69),
         (Survey(leftovers=(process(9, stuck=True),)), Cause.UNKILLABLE, 69),
+        (Survey(leftovers=(process(9),)), Cause.UNKILLABLE, 69),
     ],
 )
 def test_what_stays_in_the_way_is_named_and_waited_for_within_a_bound(
@@ -518,3 +520,54 @@ def test_the_manager_is_asked_for_patience_after_a_pause() -> None:
     run = loading()
     _, actions = step(POLICY, run.memory, ClockJumped(99, 3600))
     assert ExtendTimeout(100 + 20 + 30 + 30) in actions
+
+
+def test_vram_of_nobody_keeps_an_engine_from_its_launch() -> None:
+    """Memory that no process holds is waited for, and then said; a next run may find it free."""
+    run = Run()
+    run.replay(*(Surveyed(at, Survey(ownerless_mib=9000), at - 0.1) for at in range(1, 95)))
+    assert run.memory.fault is not None
+    assert run.memory.fault.cause is Cause.VRAM_ORPHAN
+    assert run.code is ExitCode.TEMPFAIL
+
+
+def test_what_an_earlier_run_left_is_swept_while_the_service_goes_on() -> None:
+    """A leftover found while serving is a reason to be degraded, until it is gone."""
+    run = ready()
+    assert run.replay(Surveyed(25, Survey(leftovers=(process(12),)), 25)) == ["degraded Sweep"]
+    assert view(run.memory).why == "left over from an earlier run: pid 12 (alice, python)"
+    assert run.replay(Surveyed(41, CLEAN, 40)) == ["- TryGate", "ready"]
+    run.replay(Surveyed(45, Survey(ownerless_mib=9000), 45))
+    assert view(run.memory).reasons == (Reason.VRAM_ORPHAN,)
+
+
+def test_requests_that_are_finished_before_ready_are_progress() -> None:
+    """A model that is listed and answers others, though not our probe yet, gets on."""
+    run = loading()
+    run.replay(
+        GateMissed(5, Miss.UNANSWERED, "no answer", identified=True),
+        CountersRead(6, Counters(progress=(1.0,), finished=1)),
+        CountersRead(90, Counters(progress=(2.0,), finished=2)),
+    )
+    assert run.memory.progressed_at == 90
+
+
+def test_the_policy_is_the_profiles() -> None:
+    """Every bound that `step` works with is a figure of the profile."""
+    built_in = profile(
+        "max-context",
+        start={"stall": 100, "limit": 1000, "gpu_wait": 60},
+        probe={"deadline": 10},
+        watch={
+            "interval": 30,
+            "stall": 50,
+            "unfinished": 60,
+            "survey": 15,
+            "ail_limit": 120,
+            "stranger_allowance": 1024,
+        },
+        stop={"grace": 20, "kill": 10, "settle": 30},
+        restart={"on": ["cpu-fallback"]},
+    )
+    assert Policy.of(built_in) == POLICY
+    assert Policy.of(built_in, on_wsl=True) == replace(POLICY, on_wsl=True)
