@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servicekit.cli.session import ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Installed
 
 
 def logs(
@@ -35,13 +38,21 @@ def logs(
 ) -> None:
     """Show what engine, watchdog and manager said.
 
-    This is journalctl under systemd, and the log file under Supervisor.
+    This is journalctl under systemd, and the log file under Supervisor, which has no --since and no
+    --priority.
     """
     from servicekit.errors import UserError
     from servicekit.managers import LogQuery
+    from servicekit.values import ManagerName
 
     found = session(ctx, user=user).installed(profile)
     narrowed = bool(since or run or cause)
+    plain_file = found.manager.name is ManagerName.SUPERVISOR
+    if plain_file and (run or cause) and not (since or priority):
+        if follow:
+            raise UserError("--run and --cause show what was, and --follow what comes")
+        _pick(found, run, cause, lines)
+        return
     query = LogQuery(
         follow=follow,
         lines=lines if lines is not None or narrowed else LogQuery().lines,
@@ -56,3 +67,16 @@ def logs(
     except OSError as error:
         reason = (error.strerror or "").lower()
         raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
+
+
+def _pick(found: Installed, run: str, cause: str, newest: int | None) -> None:
+    """Show a run's lines, or those that name a cause, from a file of many runs."""
+    from collections import deque
+
+    from servicekit.managers.logstream import log_of
+
+    mark = f" cause={cause} ".encode()
+    with log_of(found.manager, found.unit, run) as lines:
+        wanted = (line for line in lines if not cause or mark in line)
+        for line in wanted if newest is None else deque(wanted, newest):
+            typer.echo(line, nl=False)

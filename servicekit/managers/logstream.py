@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from servicekit.managers import Manager
+
+OURS: Final = re.compile(rb"time=\S+ level=.* run=\S+$")
+"""A line of a watchdog, as `servicekit.log` writes it where there is no journal."""
 
 
 @contextmanager
@@ -34,17 +38,15 @@ def log_of(manager: Manager, unit: str, run: str) -> Iterator[Iterable[bytes]]:
 
 
 def of_run(lines: Iterable[bytes], run: str) -> Iterator[bytes]:
-    """Pick a run's lines from a file of many runs: from the first to the last that names it.
+    """Pick a run's lines from a file of many runs: until the watchdog of another one speaks.
 
-    The watchdog names its run before the engine says anything, and again when it is over.
+    A watchdog names its run before the engine says anything.
     """
-    mark = f"run={run}".encode()
+    mark = f" run={run}".encode()
     begun = False
-    held: list[bytes] = []
     for line in lines:
+        if begun and OURS.match(line) and mark not in line:
+            return
         begun = begun or mark in line
         if begun:
-            held.append(line)
-        if mark in line:
-            yield from held
-            held.clear()
+            yield line

@@ -81,6 +81,13 @@ def test_from_install_to_uninstall(fresh_machine: Machine) -> None:
     log = machine.run("servicekit", "logs", "demo", "-n", "1000").stdout
     assert "listening on" in log
 
+    by_run = machine.run("servicekit", "logs", "demo", "--run", first["run"], "--since", "-1h")
+    assert "listening on" in by_run.stdout
+    by_cause = machine.run("servicekit", "logs", "demo", "--cause", "outside-kill").stdout
+    assert "SIGKILL" in by_cause
+    assert "listening on" not in by_cause
+    assert "SIGKILL" in machine.run("servicekit", "logs", "demo", "-p", "err").stdout
+
     said = machine.run("servicekit", "stop", "demo").stdout
     assert said.startswith("demo: stopped")
     assert machine.show(UNIT, "Result") == "success"

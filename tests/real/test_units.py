@@ -228,13 +228,17 @@ def test_a_rival_is_stopped_before_the_other_starts(machine: Machine) -> None:
         services[new].stop()
 
 
-def test_the_target_stops_every_service(machine: Machine) -> None:
-    """`systemctl stop servicekit.target` needs no list of profiles."""
+def test_the_target_starts_and_stops_every_service(machine: Machine) -> None:
+    """`systemctl start` and `stop` of servicekit.target need no list of profiles."""
     services = [Service(machine, profile(name)) for name in ("demo", "mtp")]
+    units = [service.unit for service in services]
+    machine.run("systemctl", "enable", *units)
+    machine.run("systemctl", "start", "servicekit.target")
     for service in services:
-        service.start()
+        service.becomes("active")
     machine.run("systemctl", "stop", "servicekit.target")
-    assert {machine.show(service.unit, "ActiveState") for service in services} == {"inactive"}
+    assert {machine.show(unit, "ActiveState") for unit in units} == {"inactive"}
+    machine.run("systemctl", "disable", *units)
 
 
 def test_a_users_own_systemd_runs_the_unit(machine: Machine) -> None:
@@ -263,7 +267,11 @@ def test_a_users_own_systemd_runs_the_unit(machine: Machine) -> None:
         ).stdout.strip()
 
     order("daemon-reload")
-    order("start", unit)
+    # As at the start of ada's systemd: it starts what is enabled once all else is up.
+    order("enable", unit)
+    order("start", "servicekit-boot.service")
+    shown = ("show", "--value", "--property=ActiveState", unit)
+    machine.wait_until(lambda: order(*shown) == "active", LIMIT, "ada's service")
     seen = json.loads(machine.path(f"{home}/seen.json").read_text())
     assert (seen["account"], seen["makes a group"], seen["core"]) == ("ada", "yes", 0)
     machine.path(f"{home}/order").write_text("75")
@@ -271,7 +279,7 @@ def test_a_users_own_systemd_runs_the_unit(machine: Machine) -> None:
     machine.wait_until(lambda: order(*restarted) == "1", LIMIT, "a new run")
     machine.path(f"{home}/order").write_text("78")
     machine.wait_until(machine.path(f"{home}/alert").exists, LIMIT, "the alert was given")
-    assert order("show", "--value", "--property=ActiveState", unit) == "failed"
+    assert order(*shown) == "failed"
 
 
 def test_the_catalog_is_taken_by_the_journal(machine: Machine) -> None:

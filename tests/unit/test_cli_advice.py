@@ -93,18 +93,19 @@ def test_a_profile_that_never_ran_has_no_diagnosis(site: dict[str, str]) -> None
 
 
 def test_a_runs_lines_are_cut_out_of_a_log_of_many() -> None:
-    """What lies between the first and the last line that names a run is its log."""
+    """What lies between a run's first line and that of the next one is its log."""
+    ours = "time=2026-01-31T12:00:00 level=info event=x run={}\n"
     log = [
         b"old engine\n",
-        b"event=x run=1\n",
-        b"engine 1\n",
-        b"event=y run=1\n",
+        ours.format("1").encode(),
+        b"engine 1, of run=7\n",
+        ours.format("1").encode(),
         b"tail of 1\n",
-        b"event=x run=2\n",
+        ours.format("2").encode(),
         b"engine 2\n",
     ]
-    assert list(of_run(log, "1")) == log[1:4]
-    assert list(of_run(log, "2")) == log[5:6]
+    assert list(of_run(log, "1")) == log[1:5]
+    assert list(of_run(log, "2")) == log[5:]
     assert list(of_run(log, "3")) == []
 
 

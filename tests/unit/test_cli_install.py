@@ -51,6 +51,21 @@ def test_an_uninstall_leaves_the_image_as_it_was(image: Path) -> None:
     assert files(image) == before
 
 
+def test_a_purge_leaves_models_and_caches_alone(image: Path) -> None:
+    """History and secrets of the profile go; what took hours to download or to compile stays."""
+    install(image)
+    for name in ("lib/servicekit/demo/history.jsonl", "cache/servicekit/huggingface/model"):
+        file = image / "var" / name
+        file.parent.mkdir(parents=True)
+        file.write_text("x")
+    said("uninstall", "demo", "--root", image)
+    assert (image / "var/lib/servicekit/demo/history.jsonl").exists()
+    install(image)
+    said("uninstall", "demo", "--root", image, "--purge")
+    assert not (image / "var/lib/servicekit").exists()
+    assert (image / "var/cache/servicekit/huggingface/model").exists()
+
+
 def test_a_dry_run_prints_what_an_install_does(image: Path) -> None:
     """The same lines come with the differences, and nothing is written."""
     before = files(image)

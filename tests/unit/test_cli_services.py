@@ -230,6 +230,25 @@ def test_history_and_logs_of_a_service_that_never_ran(host: Host) -> None:
     assert "needs systemd's journal" in host.said("logs", "demo", "--since", "-1h", code=1)
 
 
+def test_the_log_file_is_searched_for_a_run_and_for_a_cause(host: Host) -> None:
+    """Where there is no journal, the watchdog's own lines in the file tell where a run is."""
+    host.said("install", "demo")
+    ours = "time=2026-01-31T12:00:00 level=info event={} profile=demo run={}\n"
+    hung = ours.format("dead cause=hung", "r1")
+    first = ours.format("starting", "r1") + "loading, run=7\n" + hung + "a last word\n"
+    second = ours.format("starting", "r2") + "loading again\n"
+    (host.home / "log/demo.log").write_text(first + second)
+    assert host.said("logs", "demo", "--run", "r1") == first
+    assert host.said("logs", "demo", "--run", "r2") == second
+    assert host.said("logs", "demo", "--run", "r2", "-n", "1") == "loading again\n"
+    assert host.said("logs", "demo", "--cause", "hung") == hung
+    assert host.said("logs", "demo", "--cause", "hung", "--run", "r2") == ""
+    assert "what comes" in host.said("logs", "demo", "--run", "r1", "-f", code=1)
+    assert "needs systemd's journal" in host.said(
+        "logs", "demo", "--run", "r1", "-p", "err", code=1
+    )
+
+
 def test_an_uninstall_stops_and_removes(host: Host) -> None:
     """After an uninstall there is nothing of it, and its own history stays unless purged."""
     before = sorted(host.home.rglob("*"))
