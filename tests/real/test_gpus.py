@@ -31,6 +31,7 @@ HOLDS = {"left": "HOLDS_LEFT", "right": "HOLDS_RIGHT", "also-right": "HOLDS_RIGH
 """Variable by which the driver sees that an engine holds memory of its GPU."""
 FREE = 600
 """MiB that nobody holds on each."""
+SMALL_POOL = "FAKE_ENGINE = '{\"pool\": 5000}'"
 PROFILE = """\
 summary = "on a GPU of two"
 engine = "sglang"
@@ -185,6 +186,26 @@ def test_who_shares_a_gpu_waits_for_it_without_a_switch(host: Host) -> None:
     assert host.state("right") is not None
     host.run("stop", "right")
     host.becomes("also-right", "ready")
+
+
+def test_a_pool_that_is_not_as_planned_is_said_at_ready(host: Host) -> None:
+    """The line that says ready compares the engine's pool with the plan of the install."""
+    file = host.home / "profiles.d/left.toml"
+    planned = file.read_text().replace("lab/model", "RadixArk/Qwen3.8-27B-NVFP4")
+    file.write_text(planned.replace("[environment]\n", f"[environment]\n{SMALL_POOL}\n"))
+    host.run("install", "left")
+    tokens = manifest(host, "left")["kv_tokens"]
+    host.run("start", "left")
+    drift = (
+        f"the pool holds 5000 tokens, {1 - 5000 / tokens:.0%} fewer than the {tokens} of the plan"
+    )
+    (line,) = (
+        line
+        for line in (host.home / "log/left.log").read_text().splitlines()
+        if "state=ready" in line
+    )
+    assert drift in line
+    assert drift in host.run("status", "left")
 
 
 def test_a_gpu_that_comes_late_is_waited_for(host: Host) -> None:
