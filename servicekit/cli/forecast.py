@@ -68,12 +68,12 @@ def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None =
 
 def memory_of(profile: Profile) -> int:
     """Give the bytes that `profile` may plan with: its GPU's, or for the CPU the host's."""
-    from servicekit.memory.units import KIB, parse_size
+    from servicekit.memory.units import parse_size
 
     if not profile.gpus:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemTotal:"):
-                return int(line.split()[1]) * KIB
+        import psutil
+
+        return psutil.virtual_memory().total
     found = ask_gpus(profile.gpus).memory
     if found is not None:
         return found
