@@ -5,9 +5,11 @@ Everything here only looks. Each look is cheap, or bounded, and "cannot tell" is
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +25,9 @@ WATCHED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals of which we want to know the sender."""
 _SI_USER: Final = 0
 """`si_code` of a signal that a process sent; negative codes are other ways of sending."""
+NOLOGIN_LIMIT: Final = 0.5
+"""Seconds within which a shutdown that has reached us has also ended logins."""
+LOOK_AGAIN: Final = 0.02
 STOPPING_LIMIT: Final = 2.0
 """Seconds that the service manager may take to say whether it is shutting down."""
 
@@ -106,8 +111,9 @@ async def going_down(*, user_manager: bool = False) -> Cause | None:
     if not _is_there("/run/systemd/system"):
         return None
     state = await _state_of()
-    # Logins are refused during a shutdown, but also for some minutes before a scheduled one.
-    if state == "stopping" or (not state and _is_there("/run/nologin")):
+    # In a shutdown the bus ends together with us. Logins are refused then, but also for some
+    # minutes before a scheduled one, so that this alone says nothing.
+    if state == "stopping" or (not state and await _comes("/run/nologin", NOLOGIN_LIMIT)):
         return Cause.HOST_SHUTDOWN
     if user_manager and await _state_of("--user") == "stopping":
         return Cause.SESSION_END
@@ -118,13 +124,23 @@ def _is_there(path: str) -> bool:
     return Path(path).exists()
 
 
+async def _comes(path: str, limit: float) -> bool:
+    """Wait for a file that may be made at this very moment."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit):
+            while not _is_there(path):  # noqa: ASYNC110 - nobody here makes it
+                await asyncio.sleep(LOOK_AGAIN)
+    return _is_there(path)
+
+
 async def _state_of(*options: str) -> str:
-    """Return systemd's word for its own state, "" when it does not answer in time."""
+    """Return systemd's word for its own state, "" when it does not know or answer in time."""
     try:
         said = await output(["systemctl", *options, "is-system-running"], limit=STOPPING_LIMIT)
     except MuteError:
         return ""
-    return said.strip()
+    word = said.strip()
+    return "" if word in {"unknown", "offline"} else word  # the bus is going, or gone
 
 
 def boot_id() -> str:

@@ -129,6 +129,7 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Systemctl:
         ("echo stopping; exit 1", set(), "system", Cause.HOST_SHUTDOWN),
         ("echo running", NOLOGIN, "system", None),
         ("exit 1", NOLOGIN, "system", Cause.HOST_SHUTDOWN),
+        ("echo unknown; exit 1", NOLOGIN, "system", Cause.HOST_SHUTDOWN),
         ("exit 1", set(), "system", None),
         (USER_STOPS, set(), "system", None),
         (USER_STOPS, set(), "user", Cause.SESSION_END),
