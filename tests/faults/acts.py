@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from faults.inside import Inside
 from faults.stage import OWN_LIMIT
 from machines.dstate import Stuck
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from faults.stage import Stage
+    from machines.systemd import Machine
 
     Act = Callable[[Stage], None]
 
@@ -82,6 +84,35 @@ def stand_still(seconds: float) -> Act:
             stage.send(pid, "CONT")
 
     return act
+
+
+# A whole machine.
+
+
+def _machine(stage: Stage) -> Machine:
+    assert isinstance(stage, Inside), f"{stage.manager} has no machine"
+    return stage.machine
+
+
+def shut_down(stage: Stage) -> None:
+    """Shut the machine down in order, and switch it on again."""
+    _machine(stage).reboot()
+
+
+def cut_the_power(stage: Stage) -> None:
+    """End everything at once, and switch the machine on again; an operator starts the service."""
+    machine = _machine(stage)
+    machine.crash()
+    machine.boot()
+    stage.start()
+
+
+def stop_the_distribution(stage: Stage) -> None:
+    """End everything at once, as WSL does when it is idle, and start anew in the same machine."""
+    machine = _machine(stage)
+    machine.crash()
+    machine.boot(container="wsl", boot_id=machine.boot_id)
+    stage.start()
 
 
 # Strangers.

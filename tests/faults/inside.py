@@ -11,6 +11,8 @@ from faults.stage import DRIVER, DRIVERS, Stage
 from machines.systemd import TESTS_INSIDE
 from typing_extensions import override
 
+from servicekit.watchdog.ledger import Kind
+
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable
@@ -26,10 +28,11 @@ FIRST_PORT: Final = 18100
 
 
 def prepare(machine: Machine, rows: Iterable[Row]) -> None:
-    """Allow the profiles of `rows`."""
+    """Allow the profiles of `rows`, and make what every host has: the account, and a bus."""
+    machine.run("systemctl", "start", "dbus.socket")
     names = json.dumps([row.name for row in rows])
     machine.write("/etc/servicekit/servicekit.toml", f"allow = {names}\n")
-    machine.run("useradd", "--system", "--no-create-home", ACCOUNT, check=False)
+    machine.run("useradd", "--system", "--no-create-home", ACCOUNT)
 
 
 class Inside(Stage):
@@ -108,7 +111,10 @@ class Inside(Stage):
 
     @override
     def spawn(self, *argv: str, own: bool = False, **environment: str) -> subprocess.Popen[str]:
-        return self.machine.spawn(*argv, user=ACCOUNT if own else "", env=environment)
+        # Who changes the account must be the command itself, else it would outlive what we kill.
+        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups")
+        words = (*become, "--pdeathsig", "KILL", *argv) if own else argv
+        return self.machine.spawn(*words, env=environment)
 
     @override
     def fetch(self, path: str) -> Any:
@@ -147,8 +153,11 @@ class Inside(Stage):
 
     @override
     def shared_memory(self) -> list[str]:
-        own = self.root / f"proc/{self.engine_pid}/root/dev/shm"
-        return super().shared_memory() + [file.name for file in own.glob(f"*{self.token}*")]
+        found = super().shared_memory()
+        for launched in self.records(Kind.LAUNCHED)[-1:]:  # each engine has a directory of its own
+            own = self.root / f"proc/{launched.fields['engine_pid']}/root/dev/shm"
+            found += [file.name for file in own.glob(f"*{self.token}*")]
+        return found
 
     @override
     def log(self) -> str:

@@ -91,6 +91,8 @@ class Row:
     """MiB that the engine holds of it."""
     unwritten: bool = False
     """Its history is not written at first: that it is ready must be heard."""
+    container: str = ""
+    """It has a machine of its own, which systemd takes for this: it is switched off, or crashes."""
     launcher: tuple[str, ...] = ()
     """What the watchdog is started by, where the test itself is its manager."""
     managers: tuple[str, ...] = MANAGERS

@@ -55,8 +55,20 @@ def _stages(rows: Sequence[Row], manager: str, machines: ExitStack) -> dict[str,
         machines.callback(supervisord.remove)
         supervisord.start()
         return {row.name: Supervised(row, supervisord) for row in rows}
+    shared = _machine(rows, "", machines) if any(not row.container for row in rows) else None
+    return {
+        row.name: Inside(
+            row,
+            _machine([row], row.container, machines) if row.container or not shared else shared,
+            number,
+        )
+        for number, row in enumerate(rows)
+    }
+
+
+def _machine(rows: Sequence[Row], container: str, machines: ExitStack) -> Machine:
     machine = Machine()
     machines.callback(machine.remove)
-    machine.boot()
+    machine.boot(container=container or "test-machine")
     prepare(machine, rows)
-    return {row.name: Inside(row, machine, number) for number, row in enumerate(rows)}
+    return machine

@@ -304,6 +304,8 @@ class Stage(ABC):
         for stranger in self.strangers:
             stranger.kill()
             stranger.wait()
+            if stranger.stdout is not None:
+                stranger.stdout.close()
 
     def alive(self) -> dict[int, str]:
         """Find everything that the row's engines have started and that still lives."""

@@ -37,6 +37,11 @@ def dies_with(line: str, code: int = 1) -> dict[str, Any]:
     return {"boot": ["starting"], "fatal": line, "fatal_code": code}
 
 
+OUT_OF_MEMORY: Final = dies_with(
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB. GPU 0 has a total "
+    "capacity of 31.36 GiB of which 231.38 MiB is free."
+)
+
 ROWS: Final[tuple[Row, ...]] = (
     # ---- it says that it is well ----
     Row(
@@ -365,7 +370,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "watchdog-killed",
         "SIGKILL to the watchdog",
-        Failed("watchdog-killed", None, within=10, says="the watchdog was killed"),
+        Failed("watchdog-killed", None, within=30, says="the watchdog was killed"),
         engine="vllm",
         script={"workers": 1},
         act=acts.watchdog_gets("KILL"),
@@ -495,10 +500,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "CUDA out of memory at every start",
         Failed("cuda-oom", 75, within=AT_ONCE + 0.5, again="cuda-oom"),
         engine="sglang",
-        script=dies_with(
-            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB. GPU 0 has a "
-            "total capacity of 31.36 GiB of which 231.38 MiB is free."
-        ),
+        script=OUT_OF_MEMORY,
         quick=MANAGERS,
     ),
     Row(
@@ -513,7 +515,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "port-busy",
         "a stranger's process holds the port",
-        Failed("port-busy", 69, within=GPU_WAIT + 1, says=r"held by pid \d+ \(root, .*http.server"),
+        Failed("port-busy", 69, within=GPU_WAIT + 1, says=r"held by .* \(root"),
         before=acts.hold_port,
         check=acts.stranger_lives,
         quick=MANAGERS,
@@ -754,5 +756,42 @@ ROWS: Final[tuple[Row, ...]] = (
         managers=(BARE,),
         act=acts.free_the_disk_and_die,
         check=acts.last_cause_is("budget-spent"),
+    ),
+    Row(
+        "host-shut-down",
+        "the machine is shut down",
+        Stopped(within=10, cause="host-shutdown"),
+        managers=(SYSTEMD,),
+        quick=(SYSTEMD,),
+        container="test-machine",
+        act=acts.shut_down,
+    ),
+    Row(
+        "power-cut",
+        "everything ends at once with the machine; after the next boot an operator starts it",
+        Failed("power-loss", None, within=30, says="the host went down without stopping it"),
+        managers=(SYSTEMD,),
+        quick=(SYSTEMD,),
+        container="test-machine",
+        act=acts.cut_the_power,
+    ),
+    Row(
+        "wsl-idle",
+        "WSL ends the distribution; it is started again within the same virtual machine",
+        Failed("idle-kill", None, within=30, says="WSL stopped"),
+        managers=(SYSTEMD,),
+        quick=(SYSTEMD,),
+        container="wsl",
+        act=acts.stop_the_distribution,
+    ),
+    Row(
+        "wsl-out-of-memory",
+        "CUDA out of memory on WSL, where repeating it takes the machine down",
+        Failed("cuda-oom", 69, within=AT_ONCE + 0.5),
+        engine="sglang",
+        script=OUT_OF_MEMORY,
+        managers=(SYSTEMD,),
+        quick=(SYSTEMD,),
+        container="wsl",
     ),
 )
