@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 import pytest
-from servicekit.render import Artifact
 from typing_extensions import override
 
 from servicekit import apply
@@ -21,6 +20,7 @@ from servicekit.changes import changes, record
 from servicekit.errors import UserError
 from servicekit.manifest import Manifest, inherited
 from servicekit.places import below
+from servicekit.render import Artifact
 from servicekit.tree import Tree
 
 if TYPE_CHECKING:
