@@ -235,7 +235,7 @@ class Watchdog:
         engine = self._alive()
         found = await self._surveyor.look(engine)
         left = (process.pid for process in found.leftovers)
-        self._shared.look(left if engine is None else engine.members())
+        self._shared.look(left if engine is None else self._surveyor.members)
         if engine is None and not found.leftovers and (files := self._shared.clear()):
             self._say(f"removed what the engine left behind: {', '.join(files)}", Priority.WARNING)
         return found
@@ -453,11 +453,9 @@ class Watchdog:
         """Look now and then for signs that a loading engine gets on."""
         before, downloads, at = Activity(), 0, time.monotonic()
         cache = Path(self._places.cache) / "huggingface"
-        while True:
+        while self._loop.memory.phase in {Phase.HOLDING, Phase.LOADING}:
             await asyncio.sleep(LOADING_LOOK)
-            if self._loop.memory.phase is not Phase.LOADING or self._alive() is None:
-                continue
-            engine, now = self._engine, time.monotonic()
+            engine, now = self._alive(), time.monotonic()
             if engine is None:
                 continue
             activity, loaded = engine.activity(), download_bytes(cache)

@@ -291,12 +291,13 @@ class EngineProcess:
         """Reap the leader if it is dead; return its status from then on."""
         return self.leader.poll()
 
-    def members(self) -> dict[int, Stat]:
+    def members(self, processes: Mapping[int, Stat] | None = None) -> dict[int, Stat]:
         """Find its living processes, by pid: one look, without reading their memory if possible.
 
-        A zombie leader of which a thread still lives is one of them.
+        A zombie leader of which a thread still lives is one of them. `processes` is a look that
+        was taken just now, where the caller has one.
         """
-        processes = self._census.look()
+        processes = self._census.look() if processes is None else processes
         roots = self._census.adopted(processes)
         leader = processes.get(self.pid)
         if leader is not None and leader.started == self.leader.started:
@@ -398,19 +399,21 @@ def leftovers(
     census: Census,
     live: EngineProcess | None = None,
     delegated: Path | None = None,
+    processes: Mapping[int, Stat] | None = None,
 ) -> tuple[Process, ...]:
     """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.
 
     They carry a marker of this service, or are in an engine's group of our unit, or were left to
     us, or descend from such a process. A process that carries another's marker is never among them.
+    `processes` is a look that was taken just now, where the caller has one.
     """
-    processes = census.look()
+    processes = census.look() if processes is None else processes
     markers = census.marked(processes)
     roots = {pid for pid, found in markers.items() if found.same_service(marker)}
     for group in cgroups.engines(delegated) if delegated is not None else ():
         roots |= cgroups.members(group)
     roots |= census.adopted(processes)
-    ours = proc.descendants(roots, processes) - (live.members().keys() if live else set())
+    ours = proc.descendants(roots, processes) - (live.members(processes).keys() if live else set())
     session = os.getsid(0)
     return tuple(
         census.describe(processes[pid])
@@ -455,25 +458,29 @@ def listeners(host: str, port: int) -> tuple[Listener, ...]:
     The kernel prefers the most exact address; of several sockets with the same one, which is
     allowed when all agree, each gets a share of the connections.
     """
-    found = tuple(_listening(port))
-    for address in (host, f"::ffff:{host}", "0.0.0.0", "::"):  # noqa: S104 - what reaches any host
+    exact = "/proc/net/tcp6" if ":" in host else "/proc/net/tcp"
+    found: tuple[Listener, ...] = ()
+    for table in (exact, *({"/proc/net/tcp", "/proc/net/tcp6"} - {exact})):
+        found += tuple(_listening(table, port))
+        if matching := tuple(one for one in found if one.address == host):
+            return matching  # which a second table, milliseconds to read, would not change
+    for address in (f"::ffff:{host}", "0.0.0.0", "::"):  # noqa: S104 - what reaches any host
         if matching := tuple(one for one in found if one.address == address):
             return matching
     return ()
 
 
-def _listening(port: int) -> Iterator[Listener]:
+def _listening(table: str, port: int) -> Iterator[Listener]:
     wanted = f":{port:04X}".encode()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            content = Path(table).read_bytes()
-        except OSError:
-            continue
-        for line in content.splitlines()[1:] if wanted in content else ():
-            _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
-            if state == _LISTEN and local.endswith(wanted):
-                address = _address(local.partition(b":")[0].decode())
-                yield Listener(address, int(inode), int(uid))
+    try:
+        content = Path(table).read_bytes()
+    except OSError:
+        return
+    for line in content.splitlines()[1:] if wanted in content else ():
+        _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
+        if state == _LISTEN and local.endswith(wanted):
+            address = _address(local.partition(b":")[0].decode())
+            yield Listener(address, int(inode), int(uid))
 
 
 def _address(words: str) -> str:
@@ -516,17 +523,22 @@ class PortHolder:
 
 
 def port_holder(
-    host: str, port: int, engine: EngineProcess | None, census: Census
+    host: str,
+    port: int,
+    engine: EngineProcess | None,
+    census: Census,
+    processes: Mapping[int, Stat] | None = None,
 ) -> PortHolder | None:
     """Find who listens on `host` and `port`; `None` when nobody does.
 
     A connection that is refused answers at once, while the kernel's table of sockets takes
     milliseconds to read, which is too much for a question that is asked ten times per second.
+    `processes` is a look that was taken just now, where the caller has one.
     """
     found = () if _refused(host, port) else listeners(host, port)
     if not found:
         return None
-    members = engine.members() if engine is not None else {}
+    members = engine.members(processes) if engine is not None else {}
     unowned = [one for one in found if held_by(one.inode, members) is None]
     if not unowned:
         return PortHolder(ours=True)

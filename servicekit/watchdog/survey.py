@@ -11,7 +11,6 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from servicekit import proc
 from servicekit.watchdog.engine import leftovers, port_holder
 from servicekit.watchdog.values import GpuView, Process, Survey
 
@@ -52,6 +51,8 @@ class Surveyor:
         self._addresses: tuple[str, ...] = ()
         self.baseline: dict[str, int] = {}
         """MiB in use by nobody, by the UUID of each GPU."""
+        self.members: Mapping[int, Stat] = {}
+        """The engine's living processes at the last look."""
         if profile.gpus:
             from servicekit.gpu import Gpus, Lock
 
@@ -66,30 +67,41 @@ class Surveyor:
         """Look around; `engine` is the live one, and whatever else is ours is a leftover."""
         self._engine = engine
         gpu = await self._gpus.look() if self._gpus is not None else None
-        left = leftovers(self._marker, census=self._census, live=engine, delegated=self._delegated)
-        survey = Survey(leftovers=left, port_holder=self._port_holder(engine, left))
+        processes = self._census.look()
+        self.members = engine.members(processes) if engine is not None else {}
+        left = leftovers(
+            self._marker,
+            census=self._census,
+            live=engine,
+            delegated=self._delegated,
+            processes=processes,
+        )
+        survey = Survey(leftovers=left, port_holder=self._port_holder(engine, left, processes))
         if gpu is None:
             return survey
         if gpu.view is not GpuView.PRESENT:
             return replace(survey, gpu=gpu.view, gpu_note=gpu.note)
-        return self._with_gpu(survey, gpu)
+        return self._with_gpu(survey, gpu, processes)
 
     def _port_holder(
-        self, engine: EngineProcess | None, left: tuple[Process, ...]
+        self,
+        engine: EngineProcess | None,
+        left: tuple[Process, ...],
+        processes: Mapping[int, Stat],
     ) -> Process | None:
         profile = self._profile
-        holder = port_holder(profile.host, profile.port, engine, self._census)
+        holder = port_holder(profile.host, profile.port, engine, self._census, processes)
         if holder is None or holder.process is None:
             return None
         return None if holder.process.pid in {process.pid for process in left} else holder.process
 
-    def _with_gpu(self, survey: Survey, gpu: Look) -> Survey:
+    def _with_gpu(self, survey: Survey, gpu: Look, processes: Mapping[int, Stat]) -> Survey:
         from servicekit.gpu import attribute, sees_whole_host
 
         self._addresses = tuple(device.pci for device in gpu.devices if device.pci)
         self._present.set()
-        living = {pid: stat for pid, stat in proc.snapshot().items() if stat.alive}
-        members = self._engine.members() if self._engine is not None else None
+        living = {pid: stat for pid, stat in processes.items() if stat.alive}
+        members = self.members if self._engine is not None else None
         holders = attribute(
             gpu.devices,
             engine=members,
