@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -122,15 +124,44 @@ class _Verbs(TyperGroup):
             sys.stdout.flush()
         except UserError as error:
             for line in str(error).splitlines():
-                typer.echo(f"servicekit: {line}", err=True)
+                _complain(line)
             raise typer.Exit(error.code) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            # Whoever read has enough. Python flushes once more at its end, and must find a sink.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except BrokenPipeError:  # whoever read has enough
+            _drop_output()
             raise typer.Exit(1) from None
         return result
+
+    @override
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().main(*args, **kwargs)
+        except OSError as error:
+            _complain(_refusal(error))
+            _drop_output()
+            sys.exit(1)
+
+
+def _refusal(error: OSError) -> str:
+    """Say what the system refused, where no verb knew to say more."""
+    reason = (error.strerror or type(error).__name__).lower()
+    if error.filename is not None:
+        return f'"{error.filename}" cannot be used: {reason}'
+    if isinstance(error, FileNotFoundError):
+        return "the current directory is gone; change to one that exists"
+    return f"the output cannot be written: {reason}"
+
+
+def _complain(line: str) -> None:
+    """Say what went wrong; where that cannot be written, the exit code still tells."""
+    with suppress(OSError):
+        typer.echo(f"servicekit: {line}", err=True)
+
+
+def _drop_output() -> None:
+    """Let what is still to be written go nowhere: Python flushes once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(
@@ -172,6 +203,22 @@ def common(
     ctx.obj = Session(config, user=user)
 
 
+def _complete_streams() -> None:
+    """Open what we were started without: any file opened later would be taken for it.
+
+    What the locale's encoding lacks is spelt out.
+    """
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, so this very one
+            os.set_inheritable(opened, True)
+            setattr(sys, name, os.fdopen(opened, "w" if descriptor else "r"))
+        elif descriptor and isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line, as the console script does."""
+    _complete_streams()
     app(prog_name="servicekit")

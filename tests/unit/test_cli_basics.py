@@ -103,6 +103,63 @@ def test_a_reader_that_has_enough_is_no_error() -> None:
     assert process.wait(30) == 1
 
 
+def shell(line: str, cwd: Path) -> tuple[int, str]:
+    """Run a line of sh, in which $S is servicekit; its exit code and all that it printed."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", line],
+        cwd=cwd,
+        env=environment({"S": PROGRAM, "SERVICEKIT_ROOT": str(cwd)}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("verb", ["list", "show demo", "--help"])
+def test_a_full_disk_is_one_line(verb: str, tmp_path: Path) -> None:
+    """Where the output does not fit, that is said, without a traceback."""
+    code, told = shell(f"$S {verb} >/dev/full", tmp_path)
+    assert (code, told) == (
+        1,
+        "servicekit: the output cannot be written: no space left on device\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("$S list", 0), ("$S show none", 78), ("$S list <&-", 0)]
+)
+def test_closed_streams_are_no_error(line: str, code: int, tmp_path: Path) -> None:
+    """Started without any stream, as some init scripts do, a verb still does its work."""
+    assert shell(f"{line} >&- 2>&-", tmp_path) == (code, "")
+
+
+def test_the_exit_code_tells_where_nothing_can_be_said(tmp_path: Path) -> None:
+    """A full disk behind stderr does not change why a verb failed."""
+    assert shell("$S show none 2>/dev/full", tmp_path) == (78, "")
+
+
+def test_a_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    """A relative path leads nowhere from a directory that was removed."""
+    code, told = shell("mkdir d; cd d; rmdir ../d; $S --config x list", tmp_path)
+    assert (code, told) == (
+        1,
+        "servicekit: the current directory is gone; change to one that exists\n",
+    )
+
+
+def test_what_the_encoding_lacks_is_spelt_out(tmp_path: Path) -> None:
+    """A terminal of another age still shows every profile."""
+    profiles = tmp_path / "profiles.d"
+    profiles.mkdir()
+    (profiles / "odd.toml").write_text('summary = "\u6f22"\nextends = "demo"\n', encoding="utf-8")
+    code, told = shell("PYTHONIOENCODING=latin-1 $S list", tmp_path)
+    assert code == 0
+    assert "\\u6f22" in told
+
+
 def test_control_c_is_quiet(tmp_path: Path) -> None:
     """An interrupt while waiting ends with 130 and no traceback."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
