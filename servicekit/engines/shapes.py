@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.engines.base import Completion, ShapeError
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +60,7 @@ def parse_object(body: str) -> dict[str, Any]:
     """Parse a body that must be a JSON object, or raise `ShapeError`."""
     try:
         parsed = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         parsed = None
     if not isinstance(parsed, dict):
         raise ShapeError(f"not a JSON object: {quote(body)}")
@@ -67,7 +68,10 @@ def parse_object(body: str) -> dict[str, Any]:
 
 
 def quote(body: object) -> str:
-    """Give the beginning of a body, on one line, for an error."""
+    """Give the beginning of a body, on one line, for an error.
+
+    Control characters are spelt out: whoever reads a log must not have his terminal led by it.
+    """
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=repr)
-    line = " ".join(text[:QUOTED].split())
+    line = printable(" ".join(text[:QUOTED].split()))
     return line if len(text) <= QUOTED else f"{line}…"

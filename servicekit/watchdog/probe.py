@@ -210,7 +210,7 @@ class Prober:
         try:
             if self._engine.served(models, self._profile):
                 return models
-            names = ", ".join(f'"{name}"' for name in names_listed(models)) or "nothing"
+            names = quote(", ".join(f'"{name}"' for name in names_listed(models))) or "nothing"
         except ShapeError as error:
             raise _MissedError(Miss.GARBAGE, f"/v1/models: {error}") from None
         sentence = f'serves {names}, not "{self._profile.served_name}"'
@@ -225,7 +225,7 @@ class Prober:
         except ShapeError as error:
             raise _MissedError(Miss.GARBAGE, f"the completion: {error}") from None
         if not self._engine.answers_as(completion.model, self._profile):
-            sentence = f'answers as "{completion.model}", not "{self._profile.served_name}"'
+            sentence = f'answers as "{quote(completion.model)}", not "{self._profile.served_name}"'
             raise _MissedError(Miss.WRONG_MODEL, sentence)
         self._check_answer(completion)
         return completion
@@ -239,7 +239,7 @@ class Prober:
         if completion.completion_tokens < 1:
             raise _MissedError(Miss.WRONG_ANSWER, "the completion has no tokens")
         if completion.finish_reason not in FINISH_REASONS:
-            sentence = f'the completion ended by "{completion.finish_reason}"'
+            sentence = f'the completion ended by "{quote(completion.finish_reason)}"'
             raise _MissedError(Miss.WRONG_ANSWER, sentence)
         if len(text) >= REPEATED_LEAST and len(set(text)) == 1:
             raise _MissedError(Miss.REPEATED, f'the answer repeats one character: "{quote(text)}"')
@@ -278,7 +278,7 @@ class Prober:
             self._refuse(status, body, what)
         try:
             return json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _MissedError(Miss.GARBAGE, f"{what} is not JSON: {quote(body)}") from None
 
     def _refuse(self, status: int, body: str, what: str) -> NoReturn:

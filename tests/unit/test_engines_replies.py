@@ -164,6 +164,7 @@ def test_a_long_body_is_quoted_in_short_and_on_one_line() -> None:
     """An error fits into a journal line, whatever the server sent."""
     assert quote("a\n  b") == "a b"
     assert quote("x" * 1000) == "x" * 200 + "…"
+    assert quote("\x1b[2J\x9b1m\ud800\0") == "\\x1b[2J\\x9b1m\\ud800\\x00"
     assert quote({"a": object}) == '{"a": "<class \'object\'>"}'
 
 
