@@ -8,6 +8,7 @@ the same core. The tests hold this reader against that one.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -59,11 +60,12 @@ def _unescape(text: str) -> str:
 def totals(samples: Iterable[Sample], *, of: str) -> dict[str, float]:
     """Give the sum of the samples of each name: over the ranks of an engine, say.
 
+    A sample that is no number tells nothing: it differs from itself, and would pass for progress.
     Raise `ShapeError` where there are none: either they are not out of an exposition of engine `of`
     or the engine does not count, and neither must pass for counters that stand still.
     """
     sums: dict[str, float] = {}
-    for sample in samples:
+    for sample in (each for each in samples if math.isfinite(each.value)):
         sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     if not sums:
         raise ShapeError(f"no metrics of {of}")

@@ -11,6 +11,8 @@ from servicekit.findings import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LONGEST: Final = 18
+"""Digits of a figure; Python refuses to read some thousand."""
 QUOTED: Final = 200
 """Characters of an unexpected body that an error quotes."""
 
@@ -54,6 +56,11 @@ def read_completion(body: Any) -> Completion:  # noqa: ANN401 - parsed JSON
 def figure(value: object) -> int | None:
     """Give `value` if it can be a context figure, a positive whole number, else `None`."""
     return value if type(value) is int and value > 0 else None
+
+
+def whole(text: str | None) -> int | None:
+    """Read a whole number, `None` where there is none, or one that no computer has as a figure."""
+    return int(text) if text and text.isdecimal() and len(text) <= LONGEST else None
 
 
 def parse_object(body: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Vllm(Compatible):
     def served(self, models: Any, profile: Profile) -> bool:
         """See `Engine.served`. `root` is the model as the command line named it."""
         entry = self.entry(models, profile)
-        return entry is not None and entry.get("root") in {None, profile.model}
+        return entry is not None and entry.get("root") in (None, profile.model)
 
     @override
     def pool(self, body: str, profile: Profile) -> int | None:
@@ -114,10 +114,8 @@ def _with_drafter(profile: Profile) -> Profile:
 
 
 def _pool(labels: Mapping[str, str]) -> int | None:
-    tokens = labels.get("kv_cache_size_tokens", "")
-    if tokens.isdecimal():
-        return shapes.figure(int(tokens))
-    blocks, size = labels.get("num_gpu_blocks", ""), labels.get("block_size", "")
-    if blocks.isdecimal() and size.isdecimal():  # releases that have no such label
-        return shapes.figure(int(blocks) * int(size))
-    return None
+    tokens = shapes.whole(labels.get("kv_cache_size_tokens"))
+    if tokens is None:  # releases that have no such label
+        blocks, size = map(shapes.whole, (labels.get("num_gpu_blocks"), labels.get("block_size")))
+        tokens = (blocks or 0) * (size or 0)
+    return shapes.figure(tokens)
