@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from machines.waiting import wait_until
+from readme import blocks, not_shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,6 +91,9 @@ def test_it_shows_a_whole_life_and_leaves_nothing(home: Path, free_port: int) ->
         assert found, f"not shown, or not in this order: {pattern}\n{done.stdout}"
         position = found.start()
     assert "\x1b" not in done.stdout
+    (transcript,) = blocks("text", where="demo")
+    said = done.stdout.replace(str(home), "/tmp")  # noqa: S108 - where it usually is
+    assert not_shown(transcript.text.splitlines(), said) == []
     assert not list(home.iterdir())
 
 
