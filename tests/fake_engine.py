@@ -25,6 +25,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `context` | by the command line, 32768 | the declared context, in tokens |
 | `pool` | `context` | the physical pool, in tokens: a smaller one than declared |
 | `load` | 0.2 | seconds of loading, over which the boot log is spread |
+| `spin` | 0 | part of a core that loading takes |
 | `boot` | the dialect's | the lines of the boot log |
 | `stall` | none | the boot log stops for ever before this line (0 = before the first) |
 | `fatal` | none | a last line, after which loading ends with `fatal_code` (1) |
@@ -37,7 +38,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 
 | key | default | meaning |
 |---|---|---|
-| `answers` | `"all"` | `"nothing"`: connections are accepted and never answered; `"html"`: every answer is a web page |
+| `answers` | `"all"` | `"nothing"`: connections are accepted and never answered; `"html"`: every answer is a web page; `"nested"`: JSON that is too deep to be read; `"odd"`: JSON of other types than promised |
 | `status` | 0 | this HTTP status instead of an answer: 401 on `/v1`, any other everywhere |
 | `status_for` | 0 | seconds until `status` is over; 0 = it stays |
 | `completion` | `"text"` | `"hang"`: never answered, while the rest is well; `"trickle"`: a byte now and then, for ever; `"thinking"`: `content` empty, finish reason `length`; `"repeat"`: one character over and over; `"empty"`: no token; `"drop"`: the connection is cut |
@@ -45,7 +46,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `speed` | 200 | generated tokens a second |
 | `first_stall` | 0 | seconds for which the first completion holds up every other, counters standing still (a shape is compiled) |
 | `slots` | 4 | requests served at a time; others queue |
-| `counters` | `"real"` | `"moving"`: others' work moves them, and none of it finishes; `"frozen"`; `"hang"`: `/metrics` is never answered; `"absent"`: 404 |
+| `counters` | `"real"` | `"moving"`: others' work moves them, and none of it finishes; `"frozen"`; `"nan"`: no figure is a number; `"hang"`: `/metrics` is never answered; `"absent"`: 404 |
 | `acceptance` | none | the draft acceptance rate in the metrics, 0 to 1; none = no speculation |
 | `terms` | 1 | SIGTERMs until it exits 0; 0 = ignored for ever |
 
@@ -54,6 +55,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | key | meaning |
 |---|---|
 | `say` | prints these log lines |
+| `flood` | prints for these seconds as much as it can, lines with and without an end |
 | `exit` | exits with this code |
 | `kill` | kills itself with this signal, by name or number |
 | `freeze` | stops itself with SIGSTOP: every thread stands still, the port listens on |
@@ -91,6 +93,8 @@ TICK = 0.01
 """Seconds between two looks of the main loop."""
 PROMPT = 8
 """Tokens of every prompt."""
+HEALTH_LIMIT = 20.0
+"""Seconds that SGLang's `/health_generate` waits for any token before it answers 503."""
 
 OPTIONS = {
     "--port": "port",
@@ -168,6 +172,16 @@ print(subprocess.Popen(
 """
 """The first of two forks: it names the second and is gone."""
 
+NESTED = b"[" * 200_000
+ODD = json.dumps(
+    {
+        "object": {},
+        "data": [None, {"id": 7}, {"id": "row", "root": ["a"], "meta": 3, "max_model_len": "many"}],
+        "model": ["row"],
+        "choices": [{"message": {"content": {"a": 1}}, "finish_reason": {}}],
+        "usage": {"completion_tokens": "two"},
+    }
+).encode()
 PAGE = b"<!doctype html><title>Welcome</title><h1>It works!</h1>"
 
 
@@ -182,6 +196,7 @@ class Personality:
     context: int = 32768
     pool: int = 0
     load: float = 0.2
+    spin: float = 0
     boot: tuple[str, ...] = ()
     stall: int | None = None
     fatal: str = ""
@@ -380,7 +395,7 @@ class Engine:
                 time.monotonic() < begun + self.me.load * number / len(lines)
             ):
                 self._tick()
-                time.sleep(TICK)
+                self._work()
             log(
                 line.format(
                     pool=self.pool, context=self.me.context, path=self.me.path, port=self.port
@@ -388,10 +403,17 @@ class Engine:
             )
         while time.monotonic() < begun + self.me.load:
             self._tick()
-            time.sleep(TICK)
+            self._work()
         if self.me.fatal:
             log(self.me.fatal)
             os._exit(self.me.fatal_code)
+
+    def _work(self) -> None:
+        """Let a moment of loading pass."""
+        busy = time.monotonic() + TICK * self.me.spin
+        while time.monotonic() < busy:
+            pass
+        time.sleep(TICK * (1 - self.me.spin))
 
     def _tick(self) -> None:
         if self._changed.is_set():
@@ -436,6 +458,17 @@ class Engine:
         """Print lines."""
         for line in lines:
             log(line)
+
+    def do_flood(self, seconds: float) -> None:
+        """Print without a pause."""
+        over = time.monotonic() + seconds
+
+        def flood() -> None:
+            while time.monotonic() < over:
+                os.write(2, b"INFO: \xff a line as any other, \0 and then some more of it\n" * 900)
+                os.write(2, b"no end in sight " * 4000)
+
+        threading.Thread(target=flood, daemon=True).start()
 
     def do_exit(self, code: int) -> NoReturn:
         """Exit at once."""
@@ -631,49 +664,12 @@ class Engine:
     def metrics(self) -> str:
         """Answer `/metrics` in the names of the dialect."""
         me, now = self.me, self.counters
-        values: dict[str, float] = {}
-        labels = f'{{model_name="{me.name}"}}'
-        if me.dialect == "sglang":
-            values = {"num_running_reqs": now.running, "num_queue_reqs": now.waiting}
-            values |= {"token_usage": now.usage, "kv_used_tokens": int(now.usage * self.pool)}
-            values |= {"realtime_tokens_total": now.prompt + now.generated}
-            values |= {"prompt_tokens_total": now.finished_prompt}
-            values |= {"generation_tokens_total": now.finished_generated}
-            values |= {"num_requests_total": now.finished + now.aborted}
-            values |= {"num_aborted_requests_total": now.aborted}
-            values |= {"inter_token_latency_seconds_count": now.generated - now.first_tokens}
-            values |= {"inter_token_latency_seconds_sum": now.decode_seconds}
-            values |= {"max_total_num_tokens": self.pool, "context_len": me.context}
-            values |= {"gen_throughput": me.speed if now.running else 0.0}
-            if me.acceptance is not None:
-                length = 1 + 3 * me.acceptance
-                values |= {"spec_accept_rate": me.acceptance, "spec_accept_length": length}
-                decoded = now.finished_generated - now.finished
-                values |= {"spec_verify_calls_total": int(decoded / length)}
-        elif me.dialect == "vllm":
-            values = {"num_requests_running": now.running, "num_requests_waiting": now.waiting}
-            values |= {"kv_cache_usage_perc": now.usage, "prompt_tokens_total": now.prompt}
-            values |= {"generation_tokens_total": now.generated}
-            values |= {"time_to_first_token_seconds_count": now.first_tokens}
-            values |= {"inter_token_latency_seconds_sum": now.decode_seconds}
-            if me.acceptance is not None:
-                drafted = 4 * now.generated
-                values |= {"spec_decode_num_drafts_total": now.generated}
-                values |= {"spec_decode_num_draft_tokens_total": drafted}
-                values |= {"spec_decode_num_accepted_tokens_total": int(me.acceptance * drafted)}
-        else:
-            labels = ""
-            values = {"prompt_tokens_total": now.finished_prompt}
-            values |= {"tokens_predicted_total": now.finished_generated}
-            values |= {"tokens_predicted_seconds_total": now.finished_generated / me.speed}
-            values |= {"requests_processing": now.running, "requests_deferred": now.waiting}
-            values |= {"n_decode_total": now.decodes}
-            values |= {"predicted_tokens_seconds": me.speed}
-            if me.acceptance is not None:
-                drafted = 4 * now.generated
-                values |= {"spec_decode_num_draft_tokens_total": drafted}
-                values |= {"spec_decode_num_accepted_tokens_total": int(me.acceptance * drafted)}
-        lines = [f"{me.dialect}:{name}{labels} {value}" for name, value in values.items()]
+        labels = "" if me.dialect == "llamacpp" else f'{{model_name="{me.name}"}}'
+        figures = {"sglang": self._sglang, "vllm": self._vllm, "llamacpp": self._llamacpp}
+        lines = [
+            f"{me.dialect}:{name}{labels} {'NaN' if me.counters == 'nan' else value}"
+            for name, value in figures[me.dialect]().items()
+        ]
         if me.dialect == "vllm":
             size = f'kv_cache_size_tokens="{self.pool}",block_size="16"'
             size += f',num_gpu_blocks="{self.pool // 16}"'
@@ -681,6 +677,67 @@ class Engine:
             for reason, count in (("stop", now.finished), ("abort", now.aborted)):
                 lines.append(f'vllm:request_success_total{{finished_reason="{reason}"}} {count}')
         return "\n".join(lines) + "\n"
+
+    def _sglang(self) -> dict[str, float]:
+        me, now = self.me, self.counters
+        values = {
+            "num_running_reqs": now.running,
+            "num_queue_reqs": now.waiting,
+            "token_usage": now.usage,
+            "kv_used_tokens": int(now.usage * self.pool),
+            "realtime_tokens_total": now.prompt + now.generated,
+            "prompt_tokens_total": now.finished_prompt,
+            "generation_tokens_total": now.finished_generated,
+            "num_requests_total": now.finished + now.aborted,
+            "num_aborted_requests_total": now.aborted,
+            "inter_token_latency_seconds_count": now.generated - now.first_tokens,
+            "inter_token_latency_seconds_sum": now.decode_seconds,
+            "max_total_num_tokens": self.pool,
+            "context_len": me.context,
+            "gen_throughput": me.speed if now.running else 0.0,
+        }
+        if me.acceptance is not None:
+            length = 1 + 3 * me.acceptance
+            decoded = now.finished_generated - now.finished
+            values |= {"spec_accept_rate": me.acceptance, "spec_accept_length": length}
+            values |= {"spec_verify_calls_total": int(decoded / length)}
+        return values
+
+    def _vllm(self) -> dict[str, float]:
+        now = self.counters
+        return {
+            "num_requests_running": now.running,
+            "num_requests_waiting": now.waiting,
+            "kv_cache_usage_perc": now.usage,
+            "prompt_tokens_total": now.prompt,
+            "generation_tokens_total": now.generated,
+            "time_to_first_token_seconds_count": now.first_tokens,
+            "inter_token_latency_seconds_sum": now.decode_seconds,
+            **self._drafts(),
+        }
+
+    def _llamacpp(self) -> dict[str, float]:
+        me, now = self.me, self.counters
+        return {
+            "prompt_tokens_total": now.finished_prompt,
+            "tokens_predicted_total": now.finished_generated,
+            "tokens_predicted_seconds_total": now.finished_generated / me.speed,
+            "requests_processing": now.running,
+            "requests_deferred": now.waiting,
+            "n_decode_total": now.decodes,
+            "predicted_tokens_seconds": me.speed,
+            **self._drafts(),
+        }
+
+    def _drafts(self) -> dict[str, float]:
+        me, now = self.me, self.counters
+        if me.acceptance is None:
+            return {}
+        return {
+            "spec_decode_num_drafts_total": now.generated,
+            "spec_decode_num_draft_tokens_total": 4 * now.generated,
+            "spec_decode_num_accepted_tokens_total": int(me.acceptance * 4 * now.generated),
+        }
 
 
 class Seat:
@@ -745,6 +802,8 @@ class Handler(BaseHTTPRequestHandler):
             self._json({"status": "ok"}) if engine.me.dialect == "llamacpp" else self._send(
                 200, b""
             )
+        elif path == "/health_generate" and engine.me.dialect == "sglang":
+            self._send(200 if self._generates() else 503, b"")
         elif path == "/v1/models":
             self._json(engine.models())
         elif path == "/metrics" and engine.me.dialect != "openai" and counters != "absent":
@@ -781,6 +840,21 @@ class Handler(BaseHTTPRequestHandler):
             else:
                 self._refuse(404, "Not Found")
 
+    def _generates(self) -> bool:
+        """Ask for one token, and tell whether any comes: this one or one of somebody else's."""
+        engine, before = self.engine, self.engine.counters.generated
+        over = time.monotonic() + HEALTH_LIMIT
+
+        def enough() -> bool:
+            return engine.counters.generated > before or time.monotonic() > over or self._gone()
+
+        try:
+            with engine.take_seat(enough):
+                engine.generate(1, enough)
+        except GoneError:
+            return engine.counters.generated > before
+        return True
+
     def _gone(self) -> bool:
         """Tell whether the client has hung up."""
         readable, _, _ = select.select([self.connection], [], [], 0)
@@ -797,6 +871,8 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(503, "Loading model", "unavailable_error")
         elif me.answers == "html":
             self._send(200, PAGE, "text/html")
+        elif me.answers in {"nested", "odd"}:
+            self._send(200, NESTED if me.answers == "nested" else ODD)
         elif (status := engine.status) and (status != 401 or self.path.startswith("/v1")):
             self._refuse(status, "as told")
         elif (

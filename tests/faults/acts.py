@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from faults.inside import Inside
-from faults.stage import OWN_LIMIT
+from faults.stage import OWN_LIMIT, READY_LIMIT
 from machines.dstate import Stuck
 
 from servicekit.watchdog.engine import VARIABLE, Marker
@@ -86,6 +87,37 @@ def stand_still(seconds: float) -> Act:
     return act
 
 
+def download_for(seconds: float) -> Act:
+    """Have a file grow as the hub's client makes it, and the start go on after that."""
+
+    def act(stage: Stage) -> None:
+        blobs = stage.cache / "huggingface/hub/models--lab--model/blobs"
+        blobs.mkdir(parents=True)
+        over = time.monotonic() + seconds
+        with (blobs / "cafe.incomplete").open("wb", buffering=0) as file:
+            while time.monotonic() < over:
+                file.write(bytes(1 << 20))
+                stage.happens(stage.is_over, 0.5)
+        stage.tell(stall=None)
+
+    return act
+
+
+def stop_while_holding_off(stage: Stage) -> None:
+    """Have the manager stop it while the third run waits to launch its engine."""
+    stage.wait(lambda: len(stage.records(Kind.STARTED)) > 2, READY_LIMIT, "a third run began")
+    stage.now()
+    stage.stop()
+
+
+def watch_twice(stage: Stage) -> None:
+    """Run a second watchdog."""
+    second = stage.spawn(*stage.watch, own=True)
+    stage.strangers.append(second)
+    stage.wait(lambda: second.poll() is not None, OWN_LIMIT, "the second one is over")
+    stage.notes["second"] = second.returncode
+
+
 # A whole machine.
 
 
@@ -129,6 +161,18 @@ def hold_port(stage: Stage) -> None:
     """Have a web server hold the port."""
     stage.run("python3", "-m", "http.server", str(stage.port), "--bind", "127.0.0.1")
     stage.wait(stage.listening, OWN_LIMIT, "the stranger listens")
+
+
+def hold_port_for(seconds: float) -> Act:
+    """Have a web server hold the port for a while."""
+
+    def act(stage: Stage) -> None:
+        hold_port(stage)
+        leaves = threading.Timer(seconds, stage.dismiss)
+        leaves.start()
+        stage.after.callback(leaves.join)
+
+    return act
 
 
 def leave_engine_behind(stage: Stage) -> None:
@@ -287,6 +331,12 @@ def probes_piled_up(stage: Stage) -> str:
     """There must never be more than one probe at a time."""
     most = _asked(stage)["most"]
     return f"{most} probes at a time" if most > 1 else ""
+
+
+def second_was_refused(stage: Stage) -> str:
+    """One watchdog at a time may watch a profile."""
+    code = stage.notes["second"]
+    return "" if code == 1 else f"the second watchdog exited {code}"
 
 
 def was_waited_for(stage: Stage) -> str:

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -82,7 +81,6 @@ class Bare(Local):
         self._thread.start()
 
     def _spawn(self) -> None:
-        words = ["--user", "--config", str(self.config), "watch", self.name]
         environment = {name: value for name, value in os.environ.items() if name != "INVOCATION_ID"}
         environment |= {"NOTIFY_SOCKET": str(self.folder / "notify")}
         environment |= {"WATCHDOG_USEC": str(int(WATCHDOG * 1_000_000))}
@@ -92,7 +90,7 @@ class Bare(Local):
         reading, writing = os.pipe()
         threading.Thread(target=self._read, args=(reading,), daemon=True).start()
         self._process = subprocess.Popen(
-            [*self.row.launcher, sys.executable, "-m", "servicekit", *words],
+            [*self.row.launcher, *self.watch],
             stdin=subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,

@@ -133,6 +133,16 @@ class Inside(Stage):
 
     @property
     @override
+    def cache(self) -> Path:
+        return self.machine.path("/var/cache/servicekit")
+
+    @property
+    @override
+    def watch(self) -> tuple[str, ...]:
+        return ("servicekit", "watch", self.name)
+
+    @property
+    @override
     def home(self) -> str:
         return f"/var/lib/servicekit/{self.name}"
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import urllib.request
 from contextlib import suppress
@@ -75,6 +76,17 @@ class Local(Stage):
     @override
     def sockets(self) -> Path:
         return Path("/proc/net/tcp")
+
+    @property
+    @override
+    def cache(self) -> Path:
+        return self.folder / "cache"
+
+    @property
+    @override
+    def watch(self) -> tuple[str, ...]:
+        words = ("--user", "--config", str(self.config), "watch", self.name)
+        return (sys.executable, "-m", "servicekit", *words)
 
     @property
     @override

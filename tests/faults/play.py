@@ -172,7 +172,9 @@ def _starts_again(expect: Failed, stage: Stage, fault: Record, outcome: Outcome)
     stage.wait(launched, READY_LIMIT, "a new engine was launched")
     again = launched()[0]
     outcome.restarted = "yes"
-    outcome.renewed = (again.at - fault.at).total_seconds()
+    # Of a run that could not end itself the fault is noted only by the next one.
+    since = fault.at if _ending(stage, fault.run) else _since(stage)
+    outcome.renewed = (again.at - since).total_seconds()
     if not expect.again:
         stage.wait(
             lambda: [one for one in stage.records(Kind.READY) if one.run == again.run],

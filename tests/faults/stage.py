@@ -161,6 +161,16 @@ class Stage(ABC):
 
     @property
     @abstractmethod
+    def cache(self) -> Path:
+        """Where the service keeps what it downloads."""
+
+    @property
+    @abstractmethod
+    def watch(self) -> tuple[str, ...]:
+        """The command that runs a watchdog."""
+
+    @property
+    @abstractmethod
     def home(self) -> str:
         """Directory of the history, as the service sees it."""
 

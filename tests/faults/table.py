@@ -56,14 +56,12 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("start-stalled", 75, within=START_STALL + DEADLINE),
         engine="vllm",
         script={"completion": "hang"},
-        quick=MANAGERS,
     ),
     Row(
         "wrong-model",
         "another model's name in `/v1/models`",
         Failed("wrong-model", 78, within=PATIENCE + 1, says='serves "other", not "row"'),
         script={"name": "other"},
-        quick=MANAGERS,
     ),
     Row(
         "wrong-model-in-reply",
@@ -138,7 +136,6 @@ ROWS: Final[tuple[Row, ...]] = (
             Failed("hung", 75, within=HANG),
             engine=engine,
             act=acts.engine_gets("STOP"),
-            quick=MANAGERS if engine == "llamacpp" else (BARE,),
         )
         for engine in ("sglang", "vllm", "llamacpp")
     ),
@@ -215,7 +212,6 @@ ROWS: Final[tuple[Row, ...]] = (
         Degraded("progress-without-completion", within=INTERVAL + UNFINISHED + 1, hold=2 * STALL),
         engine="sglang",
         act=acts.tell(completion="hang", counters="moving"),
-        quick=MANAGERS,
     ),
     Row(
         "work-without-answers-restarted",
@@ -291,7 +287,6 @@ ROWS: Final[tuple[Row, ...]] = (
         "the engine exits 0 by itself",
         Failed("engine-exit", 75, within=AT_ONCE, says="nobody asked it to"),
         act=acts.tell(exit=0),
-        quick=MANAGERS,
     ),
     Row(
         "engine-killed",
@@ -331,7 +326,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="vllm",
         script={"workers": 2},
         act=acts.engine_gets("KILL"),
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     Row(
         "child-left-behind",
@@ -339,7 +334,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("engine-exit", 75, within=AT_ONCE),
         script={"orphan": True},
         act=acts.tell(exit=1),
-        quick=MANAGERS,
+        quick=(BARE, SUPERVISORD),
     ),
     Row(
         "bare-child-left-behind",
@@ -391,7 +386,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="vllm",
         script={"workers": 2},
         act=acts.stop,
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     Row(
         "stopped-deaf",
@@ -417,7 +412,7 @@ ROWS: Final[tuple[Row, ...]] = (
         script={"load": 60, "workers": 2},
         profile={"start": {"stall": 20}},
         loading=acts.stop,
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     # ---- starts ----
     Row(
@@ -426,7 +421,6 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("start-stalled", 75, within=START_STALL + 1, says="no progress for 4 s while"),
         engine="sglang",
         script={"stall": 3},
-        quick=MANAGERS,
     ),
     Row(
         "slow-start",
@@ -434,7 +428,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Ready(hold=1),
         engine="sglang",
         script={"load": 12},
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     Row(
         "busy-for-ever",
@@ -501,7 +495,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("cuda-oom", 75, within=AT_ONCE + 0.5, again="cuda-oom"),
         engine="sglang",
         script=OUT_OF_MEMORY,
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     Row(
         "budget-spent",
@@ -510,7 +504,7 @@ ROWS: Final[tuple[Row, ...]] = (
         script=dies_with("bye", 3),
         profile={"restart": {"budget": 2}},
         check=acts.begins_anew,
-        quick=MANAGERS,
+        quick=(BARE, SUPERVISORD),
     ),
     Row(
         "port-busy",
@@ -518,7 +512,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("port-busy", 69, within=GPU_WAIT + 1, says=r"held by .* \(root"),
         before=acts.hold_port,
         check=acts.stranger_lives,
-        quick=MANAGERS,
+        quick=(BARE, SUPERVISORD),
     ),
     Row(
         "leftover-swept",
@@ -526,7 +520,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Ready(hold=1),
         before=acts.leave_engine_behind,
         check=acts.leftover_is_gone,
-        quick=MANAGERS,
+        quick=(BARE, SUPERVISORD),
     ),
     Row(
         "namesake-spared",
@@ -542,7 +536,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Degraded("draft-graph-disabled", within=3, hold=2),
         engine="sglang",
         script={"draft_graph": False},
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     Row(
         "draft-graph-disabled-restarted",
@@ -580,7 +574,6 @@ ROWS: Final[tuple[Row, ...]] = (
         Degraded("context-below-requested", within=3, says="3000 tokens, 4096", hold=2),
         engine="sglang",
         script={"pool": 3000},
-        quick=MANAGERS,
     ),
     Row(
         "context-below-minimum",
@@ -623,7 +616,72 @@ ROWS: Final[tuple[Row, ...]] = (
         Degraded("wrong-answer", within=INTERVAL + 1, says="does not match", hold=2),
         profile={"probe": {"expect": "Hello"}},
         act=acts.tell(text="Goodbye."),
-    ),  # ---- the GPU and its driver ----
+    ),
+    # ---- nonsense ----
+    *(
+        Row(
+            f"{how}-answers",
+            f"JSON {what}, in the place of every answer",
+            Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
+            engine="vllm",
+            act=acts.tell(answers=how),
+        )
+        for how, what in (
+            ("nested", "that is too deep to be read"),
+            ("odd", "of other types than promised"),
+        )
+    ),
+    *(
+        Row(
+            f"no-numbers-{engine}",
+            f"{engine}: completions hang, and every figure in `/metrics` is NaN",
+            Failed("hung", 75, within=HANG),
+            engine=engine,
+            act=acts.tell(completion="hang", counters="nan"),
+        )
+        for engine in ("sglang", "vllm", "llamacpp")
+    ),
+    Row(
+        "flood",
+        "the engine prints for 4 s as much as it can, lines with and without an end",
+        Ready(hold=6),
+        engine="vllm",
+        act=acts.tell(flood=4),
+    ),
+    Row(
+        "silent-work",
+        "a start of 8 s without a line, in which the engine computes",
+        Ready(hold=1),
+        script={"load": 8, "spin": 0.3, "boot": ["loading"]},
+    ),
+    Row(
+        "download",
+        "a start of 8 s without a line, in which a file is downloaded",
+        Ready(hold=1),
+        script={"stall": 1},
+        loading=acts.download_for(7),
+    ),
+    Row(
+        "port-free-late",
+        "a stranger's process holds the port, and leaves it after 2 s",
+        Ready(hold=1),
+        before=acts.hold_port_for(2),
+    ),
+    Row(
+        "second-watchdog",
+        "somebody runs a second watchdog for the same profile",
+        Ready(hold=2),
+        act=acts.watch_twice,
+        check=acts.second_was_refused,
+    ),
+    Row(
+        "stopped-while-holding-off",
+        "the manager stops it while it waits 5 s after its second fault",
+        Stopped(within=1),
+        script=dies_with("bye", 3),
+        loading=acts.stop_while_holding_off,
+    ),
+    # ---- the GPU and its driver ----
     Row(
         "stranger-on-gpu-before",
         "a stranger's process holds 20000 MiB of VRAM",
@@ -631,7 +689,6 @@ ROWS: Final[tuple[Row, ...]] = (
         gpu=True,
         before=acts.hold_vram,
         check=acts.stranger_lives,
-        quick=MANAGERS,
     ),
     Row(
         "stranger-on-gpu",
@@ -655,7 +712,6 @@ ROWS: Final[tuple[Row, ...]] = (
         gpu=True,
         vram=0,
         profile={"restart": {"budget": 2}},
-        quick=MANAGERS,
     ),
     Row(
         "vram-left-behind",
@@ -664,7 +720,7 @@ ROWS: Final[tuple[Row, ...]] = (
         gpu=True,
         script={"orphan": True},
         act=acts.tell(exit=1),
-        quick=MANAGERS,
+        quick=(BARE, SUPERVISORD),
     ),
     Row(
         "vram-back-late",
@@ -689,7 +745,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("gpu-lost", 69, within=SURVEY + 1),
         gpu=True,
         act=acts.driver_says("GpuIsLost"),
-        quick=MANAGERS,
+        quick=(BARE, SYSTEMD),
     ),
     Row(
         "xid-79",
