@@ -177,7 +177,7 @@ ODD = json.dumps(
     {
         "object": {},
         "data": [None, {"id": 7}, {"id": "row", "root": ["a"], "meta": 3, "max_model_len": "many"}],
-        "model": ["row"],
+        "model": "row",
         "choices": [{"message": {"content": {"a": 1}}, "finish_reason": {}}],
         "usage": {"completion_tokens": "two"},
     }

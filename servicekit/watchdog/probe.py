@@ -210,10 +210,14 @@ class Prober:
         try:
             if self._engine.served(models, self._profile):
                 return models
-            names = quote(", ".join(f'"{name}"' for name in names_listed(models))) or "nothing"
+            names = names_listed(models)
         except ShapeError as error:
             raise _MissedError(Miss.GARBAGE, f"/v1/models: {error}") from None
-        sentence = f'serves {names}, not "{self._profile.served_name}"'
+        name = self._profile.served_name
+        listed = quote(", ".join(f'"{each}"' for each in names)) or "nothing"
+        sentence = f'serves {listed}, not "{name}"'
+        if name in names:  # an engine that tells what is behind the name
+            sentence = f'serves another model than "{self._profile.model}" as "{name}"'
         raise _MissedError(Miss.WRONG_MODEL, sentence)
 
     async def _complete(self) -> Completion:

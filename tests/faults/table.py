@@ -71,6 +71,13 @@ ROWS: Final[tuple[Row, ...]] = (
         script={"reply_name": "other"},
     ),
     Row(
+        "wrong-model-behind-the-name",
+        "vLLM lists the right name, and another model behind it",
+        Failed("wrong-model", 78, within=PATIENCE + 1, says='another model than "lab/model"'),
+        engine="vllm",
+        script={"path": "lab/other"},
+    ),
+    Row(
         "not-our-process",
         "while ours loads, a right answer on our port from a process that is not ours",
         Failed("not-our-socket", 69, within=PATIENCE + 2, says=r"answered by pid \d+ \("),
@@ -618,18 +625,19 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.tell(text="Goodbye."),
     ),
     # ---- nonsense ----
-    *(
-        Row(
-            f"{how}-answers",
-            f"JSON {what}, in the place of every answer",
-            Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
-            engine="vllm",
-            act=acts.tell(answers=how),
-        )
-        for how, what in (
-            ("nested", "that is too deep to be read"),
-            ("odd", "of other types than promised"),
-        )
+    Row(
+        "nested-answers",
+        "JSON that is too deep to be read, in the place of every answer",
+        Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
+        engine="vllm",
+        act=acts.tell(answers="nested"),
+    ),
+    Row(
+        "odd-answers",
+        "JSON of other types than promised, in the place of every answer",
+        Degraded("wrong-answer", within=INTERVAL + 1, says="no tokens", hold=4),
+        engine="sglang",
+        act=acts.tell(answers="odd"),
     ),
     *(
         Row(
