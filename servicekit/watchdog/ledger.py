@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
+from servicekit.watchdog import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -129,11 +130,17 @@ def parse(text: str) -> tuple[Record, ...]:
 
 
 def read(path: Path) -> tuple[Record, ...]:
-    """Read a ledger; one that is not there is empty."""
+    """Read a ledger; one that is not there is empty. Raise `UserError` for what is no ledger."""
     try:
-        return parse(path.read_text(encoding="utf-8", errors="replace"))
+        return parse(files.read(path))
     except FileNotFoundError:
         return ()
+    except OSError as error:
+        raise UserError(
+            f'history "{path}" cannot be read: {(error.strerror or "").lower()}',
+            hint="it must be a file that its service writes; move away what is there",
+            code=ExitCode.CONFIG,
+        ) from None
 
 
 def now() -> datetime:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.errors import ExitCode, UserError
+from servicekit.watchdog import files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -184,9 +186,25 @@ class State:
             data: dict[str, Any] = json.loads(text)
             known = {name: value for name, value in data.items() if name in names}
             known["reasons"] = tuple(known.get("reasons", ()))
-            return cls(**known)
-        except (ValueError, TypeError, AttributeError):
+            state = cls(**known)
+            datetime.fromisoformat(state.since)
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return None
+        fits = all(isinstance(getattr(state, name), kind) for name, kind in _KINDS.items())
+        return state if fits else None
+
+
+_OPTIONAL: Final[type] = type(None)
+_KINDS: Final[Mapping[str, type | tuple[type, ...]]] = {
+    **dict.fromkeys(("profile", "state", "phase", "since", "updated", "run"), str),
+    **dict.fromkeys(("why", "remedy", "engine", "model", "served_name", "host"), str),
+    **dict.fromkeys(("pid", "pid_started", "restarts"), int),
+    **dict.fromkeys(("engine_pid", "code", "port"), (int, _OPTIONAL)),
+    **dict.fromkeys(("cause", "reason"), (str, _OPTIONAL)),
+    "context": (dict, _OPTIONAL),
+    "ready_seconds": (int, float, _OPTIONAL),
+}
+"""What each value of a state file must be, so that nobody who shows one has to ask."""
 
 
 def write_state(path: Path, state: DataclassInstance) -> None:
@@ -203,6 +221,6 @@ def write_state(path: Path, state: DataclassInstance) -> None:
 def read_state(path: Path) -> State | None:
     """Read a state file; `None` where there is none."""
     try:
-        return State.parse(path.read_text(encoding="utf-8", errors="replace"))
+        return State.parse(files.read(path))
     except OSError:
         return None

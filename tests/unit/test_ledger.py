@@ -35,7 +35,7 @@ from servicekit.watchdog.ledger import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 BEGIN = datetime(2026, 11, 30, 10, 0, tzinfo=UTC)
@@ -157,6 +157,17 @@ def test_there_is_none_yet(tmp_path: Path) -> None:
     assert read(path) == ()
     forgive(path, boot_id="b")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_ledger_is_named(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A directory or a pipe in its place is said at once, and holds nobody up."""
+    path = tmp_path / "history.jsonl"
+    make(path)
+    with pytest.raises(
+        UserError, match=r'history ".*" cannot be read: is (a directory|no regular file); '
+    ):
+        read(path)
 
 
 def test_forgiving_is_one_line_beside_a_running_watchdog(book: Ledger) -> None:

@@ -229,8 +229,37 @@ def test_the_state_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pa
     write_state(path, STATE)
     path.write_text(json.dumps({**json.loads(path.read_text()), "of_tomorrow": 1}))
     assert read_state(path) == STATE
-    for text in ("", "[]", "{}", '{"profile": 1'):
+    for text in ("", "[]", "{}", '{"profile": 1', "[" * 100_000):
         assert State.parse(text) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("since", "x"),
+        ("since", None),
+        ("pid", "812"),
+        ("context", 7),
+        ("reasons", 5),
+        ("why", ["a"]),
+        ("ready_seconds", "x"),
+        ("restarts", "many"),
+        ("cause", {}),
+    ],
+)
+def test_a_state_with_a_wrong_value_is_none(tmp_path: Path, key: str, value: object) -> None:
+    """Whoever shows a state need not ask what its values are."""
+    path = tmp_path / "state.json"
+    write_state(path, STATE)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    assert read_state(path) is None
+
+
+def test_a_pipe_in_the_place_of_the_state_holds_nobody_up(tmp_path: Path) -> None:
+    """The file's directory is the service's: what it puts there must not stop root's `status`."""
+    path = tmp_path / "state.json"
+    os.mkfifo(path)
+    assert read_state(path) is None
 
 
 def test_a_reader_never_sees_half_a_state(tmp_path: Path) -> None:
