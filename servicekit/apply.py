@@ -18,7 +18,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.changes import Act
 from servicekit.errors import UserError
@@ -110,7 +110,11 @@ def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:
     for name in tree.names(places.manifests):
         if name.endswith(".json") and not name.startswith("."):
             path = places.manifests / name
-            present = tree.look(path)
+            try:
+                present = tree.look(path)
+            except OSError as error:
+                reason = (error.strerror or "").lower()
+                raise UserError(f'manifest "{path}" cannot be read: {reason}') from None
             if present is not None:
                 manifest = from_json(present.content.decode(errors="replace"), where=str(path))
                 found[manifest.profile] = manifest
@@ -135,6 +139,9 @@ def drifted(tree: Tree, installed: Sequence[Manifest]) -> dict[str, tuple[str, .
             here = tree.look(path)
         except PermissionError:
             continue  # for whoever may read it to tell
+        except OSError as error:
+            found[path] = f"{path}: {error.strerror}"
+            continue
         if here is None:
             found[path] = f"{path} is missing"
         elif not any(written.is_(here.content, here.mode) for written in known):
@@ -322,17 +329,16 @@ def _recover(mine: Turn) -> str:
     tree.delete(_staged_journal(mine))
     done = tree.look(mine.journal_done)
     if done is not None:
-        journal = json.loads(done.content)
-        gone = [Path(path) for path in journal["gone"]]
-        _finish(mine, _read(journal), gone)
-        mine.made = gone
+        entry = _read(done.content, mine.journal_done)
+        _finish(mine, entry.operations, entry.gone)
+        mine.made = entry.gone
         return ""
     begun = tree.look(mine.journal)
     if begun is None:
         return ""
-    journal = json.loads(begun.content)
-    _roll_back(mine, tuple(_read(journal)), [Path(path) for path in journal["missing"]])
-    return f'an earlier change of "{journal["profile"]}" was interrupted; it has been undone'
+    entry = _read(begun.content, mine.journal)
+    _roll_back(mine, entry.operations, entry.missing)
+    return f'an earlier change of "{entry.profile}" was interrupted; it has been undone'
 
 
 def _staged_journal(mine: Turn) -> Path:
@@ -365,10 +371,32 @@ def _write_journal(
     mine.tree.sync(mine.places.manifests)
 
 
-def _read(journal: Any) -> Iterator[_Operation]:  # noqa: ANN401 - parsed JSON
-    for entry in journal["operations"]:
-        path = Path(entry["path"])
-        yield _Operation(path, entry["sha256"], entry["mode"], entry["replaces"])
+class _Begun(NamedTuple):
+    """What a journal tells of a transaction."""
+
+    profile: str
+    operations: tuple[_Operation, ...]
+    missing: list[Path]
+    gone: list[Path]
+
+
+def _read(content: bytes, where: Path) -> _Begun:
+    try:
+        journal = json.loads(content)
+        return _Begun(
+            str(journal["profile"]),
+            tuple(
+                _Operation(Path(each["path"]), each["sha256"], each["mode"], each["replaces"])
+                for each in journal["operations"]
+            ),
+            [Path(path) for path in journal["missing"]],
+            [Path(path) for path in journal["gone"]],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f'journal "{where}" of an interrupted change cannot be read: {type(error).__name__}',
+            hint="remove it, and install again what `servicekit diff` shows",
+        ) from None
 
 
 def _take(mine: Turn, lock: Path, patience: float) -> int:

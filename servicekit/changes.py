@@ -68,6 +68,8 @@ class Change:
         kept = self.after or self.before
         if kept is not None and not kept.mode & FOR_OTHERS:
             return "(only its owner may read it: its text is not shown)"
+        if self.before is not None and b"\0" in self.before.content:
+            return "(what is there is no text)"
         old = _lines(None if self.before is None else self.before.content)
         new = _lines(None if self.after is None else self.after.text.encode())
         modes = _mode_lines(self.before, self.after)

@@ -11,6 +11,7 @@ from servicekit import __version__
 from servicekit.apply import Directory, apply, look, make_directory, manifests
 from servicekit.changes import changes, record
 from servicekit.errors import UserError
+from servicekit.findings import shown
 from servicekit.host import rivals, survey
 from servicekit.managers import accounts
 from servicekit.manifest import Manifest, inherited
@@ -239,7 +240,9 @@ def removal(
     own = installed.pop(profile, None)
     if own is None:
         names = ", ".join(sorted(installed)) or "nothing"
-        raise UserError(f'profile "{profile}" is not installed', hint=f"installed is: {names}")
+        raise UserError(
+            f'profile "{shown(profile)}" is not installed', hint=f"installed is: {names}"
+        )
     there = look(tree, _paths((), own))
     return own, changes((), there, own, tuple(installed.values()), force=force)
 

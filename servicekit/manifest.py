@@ -9,12 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
+import re
 import stat
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.errors import UserError
+from servicekit.findings import shown
+from servicekit.values import NAME, ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -122,11 +125,11 @@ def from_json(text: str, *, where: str) -> Manifest:
                 hint="use the servicekit that wrote it",
             )
         return Manifest(
-            profile=data["profile"],
+            profile=_name(data["profile"]),
             servicekit=data["servicekit"],
-            manager=data["manager"],
+            manager=ManagerName(data["manager"]).value,
             user_name=data["user_name"],
-            port=data["port"],
+            port=int(data["port"]),
             gpus=tuple(data["gpus"]),
             enabled=data["enabled"],
             files=tuple(
@@ -137,11 +140,18 @@ def from_json(text: str, *, where: str) -> Manifest:
             kv_tokens=data.get("kv_tokens"),
             kv_precision_accepted=data.get("kv_precision_accepted"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f'manifest "{where}" cannot be read: {type(error).__name__}: {error}',
             hint="remove it and install again with --force",
         ) from None
+
+
+def _name(text: str) -> str:
+    """Return `text` if it can be a profile's name: it becomes part of paths that are removed."""
+    if re.fullmatch(NAME, text) is None:
+        raise ValueError(f'no profile can be called "{shown(text)}"')
+    return text
 
 
 def is_link(mode: int) -> bool:

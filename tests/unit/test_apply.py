@@ -420,6 +420,32 @@ def test_the_next_call_says_what_it_undid(root: Path) -> None:
     assert undone == 'an earlier change of "x" was interrupted; it has been undone'
 
 
+@pytest.mark.parametrize("name", [".journal", ".journal-done"])
+@pytest.mark.parametrize("text", ["", "[]", '{"profile": "x", "operations": [{"path": "/a"}]}'])
+def test_a_damaged_journal_is_named(root: Path, name: str, text: str) -> None:
+    """What cannot be undone is said in one line, and nothing is changed."""
+    install(Tree(str(root)), FIRST)
+    journal = root / "srv/sk/installed" / name
+    journal.write_text(text)
+    with pytest.raises(UserError, match=rf'journal "/srv/sk/installed/{name}" .* cannot be read'):
+        install(Tree(str(root)), SECOND)
+    assert (root / "srv/sk/units/servicekit-x.service").read_text() == "unit 1\n"
+
+
+def test_what_is_no_file_is_drift_and_no_manifest(root: Path) -> None:
+    """A directory in the place of a file is told, by all who look."""
+    tree = Tree(str(root))
+    install(tree, FIRST)
+    unit = root / "srv/sk/units/servicekit-x.service"
+    unit.unlink()
+    unit.mkdir()
+    found = apply.drifted(tree, tuple(apply.manifests(tree, PLACES).values()))
+    assert found["x"] == (f"{UNIT}: something that is no file is in the way; move it",)
+    (root / "srv/sk/installed/y.json").mkdir()
+    with pytest.raises(UserError, match=r'manifest "/srv/sk/installed/y.json" cannot be read: '):
+        apply.manifests(tree, PLACES)
+
+
 def test_a_text_edited_after_an_interruption_is_saved(root: Path) -> None:
     """Undoing an interrupted install does not lose what somebody wrote since."""
     install(Tree(str(root)), FIRST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -230,16 +231,32 @@ def test_a_diff_of_a_new_and_of_a_removed_file_names_no_file() -> None:
     assert removed.splitlines()[:2] == [f"--- {UNIT}", "+++ /dev/null"]
 
 
+def test_what_is_no_text_is_not_shown() -> None:
+    """A program in the place of a wrapper does not end up on a terminal."""
+    change = Change(Act.DRIFTED, UNIT, Present(b"\x7fELF\0\x1b[2J", 0o755), artifact("a\n"))
+    assert change.diff() == "(what is there is no text)"
+
+
 def test_a_manifest_survives_its_file() -> None:
     """What is written as JSON is read back as the same value."""
     it = manifest((UNIT, "a", 0o644), (LINK, "../x", SYMLINK))
     assert from_json(it.to_json(), where="m") == it
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', "null"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1}', "null", "[" * 100_000])
 def test_a_damaged_manifest_is_one_clear_line(text: str) -> None:
     """A manifest that cannot be read is a user's error that says what would do."""
     with pytest.raises(UserError, match=r'manifest "m.json" cannot be read.*install again'):
+        from_json(text, where="m.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("profile", "../x"), ("profile", 7), ("manager", "init"), ("port", "none")]
+)
+def test_a_manifest_with_a_wrong_value_is_damaged(key: str, value: object) -> None:
+    """Its name leads to what an uninstall removes, and its manager is asked: both must be real."""
+    text = json.dumps(json.loads(manifest().to_json()) | {key: value})
+    with pytest.raises(UserError, match=r'manifest "m.json" cannot be read'):
         from_json(text, where="m.json")
 
 

@@ -148,6 +148,7 @@ def test_wrong_combinations_are_refused(image: Path, tmp_path: Path) -> None:
     text = refused("--user", "install", "demo", "--root", image, "--user-name", "me")
     assert "your own run as you" in text
     assert "is not installed" in refused("uninstall", "demo", "--root", image)
+    assert '"a\\nb" is not installed' in refused("uninstall", "a\nb", "--root", image)
 
 
 def test_without_any_manager_it_is_said_what_would_do(tmp_path: Path) -> None:
