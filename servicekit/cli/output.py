@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from servicekit.findings import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
@@ -79,9 +81,10 @@ def paint(word: str, text: str | None = None) -> str:
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print columns, aligned and two spaces apart; a word that has a colour is painted.
 
-    On a terminal, the last column is cut where the line would break.
+    On a terminal, the last column is cut where the line would break. What a service's account
+    wrote into its history cannot lead the terminal.
     """
-    lines = [list(heads), *(list(row) for row in rows)]
+    lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     if sys.stdout.isatty():
         room = max(

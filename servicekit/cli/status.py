@@ -9,6 +9,7 @@ import typer
 
 from servicekit.cli.output import as_json, duration, note, paint, table
 from servicekit.cli.session import AsJson, ForUser, SomeProfile, session
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
@@ -128,6 +129,6 @@ def _tell(found: Status) -> None:
         ("manager", f"{found.manager}, {boot}"),
     ):
         if text:
-            typer.echo(f"  {label + ':':11} {text}")
+            typer.echo(f"  {label + ':':11} {printable(text)}")
     for path in found.drift:
         typer.echo(f"  {'drift:':11} {path}")

@@ -34,6 +34,12 @@ def test_a_table_is_aligned_without_trailing_space(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == "A        LONGER\nx        y\nlongest\n"
 
 
+def test_a_cell_cannot_lead_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a service wrote into its history is shown, and not carried out."""
+    table(("A",), [("\x1b[2Jgone\nb",)])
+    assert capsys.readouterr().out == "A\n\\x1b[2Jgone\\nb\n"
+
+
 def test_what_is_no_terminal_gets_no_colours() -> None:
     """A word that has a colour is plain where it goes to a file."""
     assert paint("ready") == "ready"
