@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from servicekit.tree import Tree
 
 OWNER_ONLY: Final = 0o600
+LONGEST: Final = 64 * 1024
+"""Bytes of a value; the kernel starts no program with a variable of more than twice that."""
 
 Variable = Annotated[
     str, typer.Argument(metavar="NAME", help="One of the profile's secrets, such as HF_TOKEN.")
@@ -50,9 +52,14 @@ def set_secret(
     if sys.stdin.isatty():
         value = str(typer.prompt(f"{variable} of {profile}", hide_input=True))
     else:
-        value = sys.stdin.read().removesuffix("\n")
+        try:
+            value = sys.stdin.buffer.read(LONGEST + 2).decode().removesuffix("\n")
+        except UnicodeDecodeError:
+            raise UserError(f"the value of {variable} must be text in UTF-8") from None
     if not value or "\0" in value or "\n" in value:
         raise UserError(f"the value of {variable} must be one line that is not empty")
+    if len(value) > LONGEST:
+        raise UserError(f"the value of {variable} must have at most {LONGEST} bytes")
     tree = Tree()
     new = place.with_name(f".{variable}.servicekit-new")
     try:

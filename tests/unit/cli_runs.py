@@ -48,7 +48,9 @@ def servicekit(*words: str | Path, env: Mapping[str, str] | None = None) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def invoke(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str = "") -> Ran:
+def invoke(
+    *words: str | Path, env: Mapping[str, str] | None = None, stdin: str | bytes = ""
+) -> Ran:
     """Run a command line in this process."""
     unheard = {name: None for name in os.environ if name.startswith(HEARD)}
     chosen = {**unheard, **(env or {})}
@@ -58,7 +60,7 @@ def invoke(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str 
     return Ran(done.exit_code, done.stdout, done.stderr)
 
 
-def said(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str = "") -> str:
+def said(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str | bytes = "") -> str:
     """Give what a command line that succeeds prints."""
     done = invoke(*words, env=env, stdin=stdin)
     assert done.code == 0, done.err
@@ -66,7 +68,7 @@ def said(*words: str | Path, env: Mapping[str, str] | None = None, stdin: str = 
 
 
 def refused(
-    *words: str | Path, env: Mapping[str, str] | None = None, code: int = 1, stdin: str = ""
+    *words: str | Path, env: Mapping[str, str] | None = None, code: int = 1, stdin: str | bytes = ""
 ) -> str:
     """Give what a command line that fails with `code` says."""
     done = invoke(*words, env=env, stdin=stdin)

@@ -140,6 +140,16 @@ def test_a_value_that_no_engine_could_read_is_refused(
     assert not (tmp_path / "secrets").exists()
 
 
+def test_a_value_that_no_variable_could_hold_is_refused(
+    site: dict[str, str], tmp_path: Path
+) -> None:
+    """What the kernel would not hand to an engine, or is no text, is refused at once."""
+    write_profile(tmp_path, SECRET)
+    words = ("--user", "secret", "set", "here", "HF_TOKEN")
+    assert "at most 65536 bytes" in refused(*words, env=site, stdin="a" * 65537)
+    assert "must be text in UTF-8" in refused(*words, env=site, stdin=b"\xff\xfe")
+
+
 def test_a_secret_that_the_profile_does_not_name_is_refused(site: dict[str, str]) -> None:
     """A value that no wrapper would read is not stored."""
     text = refused("--user", "secret", "set", "demo", "HF_TOKEN", env=site, stdin="x")
