@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -45,8 +46,8 @@ class Bare(Local):
         self._thread: threading.Thread | None = None
         self._lines: list[bytes] = []
         """What the watchdog printed."""
-        self._heard: list[str] = []
-        """What it told its manager."""
+        self._heard: list[tuple[float, str]] = []
+        """What it told its manager, and when, by the wall clock."""
         self._ears = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._ears.bind(str(self.folder / "notify"))
         self.after.callback(self._ears.close)
@@ -55,7 +56,8 @@ class Bare(Local):
     def _hear(self) -> None:
         try:
             while data := self._ears.recv(8192):
-                self._heard.append(data.decode())
+                now = time.clock_gettime(time.CLOCK_REALTIME)
+                self._heard.append((now, data.decode()))
         except OSError:
             return
 
@@ -136,7 +138,11 @@ class Bare(Local):
 
     @override
     def told(self) -> str:
-        return "\n".join(self._heard)
+        return "\n".join(message for _, message in self._heard)
+
+    def heard(self, message: str) -> float:
+        """When the watchdog told its manager something that begins so; 0 if it has not yet."""
+        return next((at for at, each in self._heard if each.startswith(message)), 0.0)
 
     @override
     def log(self) -> str:
