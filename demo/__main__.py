@@ -43,6 +43,7 @@ SUPERVISORD_LIMIT: Final = 60.0
 """Seconds for supervisord to take orders, or to end with all that it runs."""
 ANSWER_LIMIT: Final = 60.0
 LOOK_AGAIN: Final = 0.05
+INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUESTION: Final = "Say hello."
 
 SETTINGS: Final = """\
@@ -297,7 +298,7 @@ class Demo:
 def main() -> int:
     """Run the demo; return its exit code."""
     keep = os.environ.get("KEEP", "") not in {"", "0"}
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in INTERRUPTS:
         signal.signal(number, _interrupt)
     try:
         with _home(keep=keep) as demo:
@@ -340,6 +341,9 @@ def _home(*, keep: bool) -> Iterator[Demo]:
         done = True
     finally:
         if not (keep and done):
+            # Whoever is impatient and presses ^C again would leave something behind.
+            for number in INTERRUPTS:
+                signal.signal(number, signal.SIG_IGN)
             try:
                 demo.end_supervisord()
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from machines.waiting import wait_until
 from readme import blocks, not_shown
@@ -28,16 +30,23 @@ NOBODY = 65534
 BECOME_NOBODY = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 
 
+def environment(home: Path, port: int) -> dict[str, str]:
+    """Give an environment with `home` as home and as place for everything temporary.
+
+    Nothing is in it that whoever tests may have set up for services of their own.
+    """
+    bare = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
+    return {**bare, "SERVICEKIT_PORT": str(port)}
+
+
 def demo(
     home: Path, port: int, *, become: list[str] | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the demo with `home` as home and as place for everything temporary."""
-    # Nothing of the environment that whoever tests may have set up for services of their own.
-    bare = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
+    """Run the demo to its end."""
     return subprocess.run(
         [*(become or []), sys.executable, "demo"],
         cwd=ROOT,
-        env={**bare, "SERVICEKIT_PORT": str(port), **(env or {})},
+        env={**environment(home, port), **(env or {})},
         capture_output=True,
         text=True,
         timeout=LIMIT,
@@ -117,6 +126,34 @@ def test_it_can_be_left_up_and_ended_as_it_says(home: Path, free_port: int) -> N
     wait_until(lambda: not list(home.iterdir()), 10, "the directory is gone")
     with socket.create_server(("127.0.0.1", free_port)):
         pass  # nobody listens there any more
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whoever_interrupts_it_finds_nothing_left(
+    home: Path, free_port: int, number: signal.Signals
+) -> None:
+    """^C, a closed terminal or a kill in the middle of a start ends all that was started."""
+    with subprocess.Popen(
+        [sys.executable, "demo"],
+        cwd=ROOT,
+        env=environment(home, free_port),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if line.startswith("demo: starting: launched"):
+                running.send_signal(number)
+        _, said = running.communicate(timeout=LIMIT)
+    assert (running.returncode, said) == (130, "demo: interrupted\n")
+    assert not list(home.iterdir())
+    left = [process for process in psutil.process_iter(["environ"]) if _knows(process, home)]
+    assert left == []
+
+
+def _knows(process: psutil.Process, home: Path) -> bool:
+    return str(home) in str(process.info["environ"])
 
 
 @pytest.mark.parametrize(
