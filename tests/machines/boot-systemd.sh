@@ -86,9 +86,10 @@ init() {
   mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
   mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"
-  for device in null zero full random urandom tty fuse; do
+  [ ! -d /dev/nvidia-caps ] || mkdir "$root/dev/nvidia-caps"
+  for device in /dev/{null,zero,full,random,urandom,tty,fuse} /dev/nvidia* /dev/nvidia-caps/*; do
     # shellcheck disable=SC2046 # two words: major and minor
-    [ ! -c /dev/$device ] || mknod -m 666 "$root/dev/$device" c $(stat -c '0x%t 0x%T' /dev/$device)
+    [ ! -c "$device" ] || mknod -m 666 "$root$device" c $(stat -c '0x%t 0x%T' "$device")
   done
   mkdir -p "$root"/dev/{pts,shm,mqueue}
   mount -t devpts -o newinstance,ptmxmode=0666,mode=620 devpts "$root/dev/pts"
@@ -99,6 +100,11 @@ init() {
 
   [ -e "$disk/formatted" ] || first_boot
   touch "$disk/formatted"
+  # The libraries of a GPU's driver are often mounts of their own, which an overlay of / does not show.
+  findmnt --raw --noheadings --output TARGET | while read -r target; do
+    case $target in /usr/* | /opt | /opt/*) ;; *) continue ;; esac
+    if [ -d "$target" ]; then lay "$target" "$target"; else mount --bind "$target" "$root$target"; fi
+  done
   while IFS=$'\t' read -r source target; do lay "$source" "$target"; done <"$state/lay"
 
   cd "$root"
