@@ -8,8 +8,6 @@ SHELL := bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Sessions without an environment of their own find this one's programs.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
 # setuptools warns whoever installs an editable package of what is ours to know.
 PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip --disable-pip-version-check --quiet
 # A Python whose files other users can read comes first: the tests run services of an unprivileged
@@ -48,6 +46,9 @@ $(VENV)/dev: $(VENV)/demo
 
 demo: $(VENV)/demo
 	@$(BIN)/python demo
+
+# Sessions without an environment of their own find this one's programs.
+check wheel test bench faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 check: $(VENV)/dev
 	$(BIN)/nox --session check
