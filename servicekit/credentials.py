@@ -36,9 +36,16 @@ def read(profile: Profile, places: Places, environ: Mapping[str, str]) -> dict[s
                 hint=f"run `servicekit secret set {profile.name} {name}`",
                 code=ExitCode.CONFIG,
             ) from None
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            denied = isinstance(error, PermissionError)
+            reason = "it is no text in UTF-8"
+            if isinstance(error, OSError):
+                reason = (error.strerror or "").lower()
             raise UserError(
-                f'secret {name} of profile "{profile.name}" cannot be read: {error.strerror}',
+                f'secret {name} of profile "{profile.name}" cannot be read: {reason}',
+                hint="run it as root, or as the service's account"
+                if denied
+                else f"store it anew: `servicekit secret set {profile.name} {name}`",
                 code=ExitCode.CONFIG,
             ) from None
     return values
