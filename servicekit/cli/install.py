@@ -82,6 +82,7 @@ def install(
 
     if root is not None and now:
         raise UserError("--now starts a service, and an image has none", hint="leave one away")
+    named = _one(profile, every=every)
     if every and (now or enable):
         raise UserError("--all with --now or --enable would start what excludes each other")
     mine, tree = session(ctx, user=user), _tree(root)
@@ -90,10 +91,8 @@ def install(
     name = mine.manager_name(manager) if runs is None else runs.name
     work = _Work(mine, tree, runs, dry_run=dry_run, anyway=anyway, force=force)
     if not every:
-        recipe = mine.profile(_one(profile, every=every))
-        work.install(work.order(recipe, name, user_name, enable=enable), now=now)
+        work.install(work.order(mine.profile(named), name, user_name, enable=enable), now=now)
         return
-    _one(profile, every=every)
     _each(
         mine.catalog.names(),
         lambda each: work.install_if_here(each, name, user_name, enable=enable),

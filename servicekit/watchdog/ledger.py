@@ -138,7 +138,9 @@ def read(path: Path) -> tuple[Record, ...]:
     except OSError as error:
         raise UserError(
             f'history "{path}" cannot be read: {(error.strerror or "").lower()}',
-            hint="it must be a file that its service writes; move away what is there",
+            hint="run it as root"
+            if isinstance(error, PermissionError)
+            else "it must be a file that its service writes; move away what is there",
             code=ExitCode.CONFIG,
         ) from None
 
