@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PATIENCE: Final = 60.0
 """Seconds to wait for another install to end."""
 LOCK_EVERY: Final = 0.05
+MOST_VANISHED: Final = 20
+"""Times that a directory may vanish before it is locked: each takes a whole install of another."""
 
 Path = PurePosixPath
 
@@ -401,6 +403,7 @@ def _read(content: bytes, where: Path) -> _Begun:
 
 def _take(mine: Turn, lock: Path, patience: float) -> int:
     deadline = time.monotonic() + patience
+    vanished = 0
     while True:
         try:
             for directory in mine.tree.missing([lock.parent]):
@@ -409,8 +412,11 @@ def _take(mine: Turn, lock: Path, patience: float) -> int:
             descriptor = mine.tree.lock(lock)
         except FileExistsError:
             descriptor = None  # the other one made the directory in between
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             descriptor = None  # the other one removed the directory in between
+            vanished += 1
+            if vanished > MOST_VANISHED:  # there is no other one: nothing can be made there
+                raise _unwritable(error) from error
         except OSError as error:
             _prune(mine.tree, mine.made)
             raise _unwritable(error) from error

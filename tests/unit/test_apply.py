@@ -420,6 +420,15 @@ def test_the_next_call_says_what_it_undid(root: Path) -> None:
     assert undone == 'an earlier change of "x" was interrupted; it has been undone'
 
 
+def test_where_no_directory_can_be_made_nobody_waits() -> None:
+    """Below /proc there is no other install to wait for, whatever the kernel's words suggest."""
+    with (
+        pytest.raises(UserError, match=r'cannot write "/srv": no such file'),
+        apply.turn(Tree("/proc"), PLACES),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("name", [".journal", ".journal-done"])
 @pytest.mark.parametrize("text", ["", "[]", '{"profile": "x", "operations": [{"path": "/a"}]}'])
 def test_a_damaged_journal_is_named(root: Path, name: str, text: str) -> None:
