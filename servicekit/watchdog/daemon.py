@@ -34,6 +34,7 @@ from servicekit.watchdog.engine import (
     port_holder,
     reap_adopted,
     signs,
+    stop_with,
     sweep,
 )
 from servicekit.watchdog.ledger import Kind, Ledger
@@ -130,6 +131,9 @@ class Watchdog:
         self._restarts = 0
         self._eta: float | None = None
         self._parent = os.getppid()
+        if "SUPERVISOR_ENABLED" in os.environ:
+            # Its next supervisord would start a second watchdog, again and again, beside this one.
+            stop_with(self._parent)
         self._stops: set[asyncio.Task[None]] = set()
 
     async def run(self) -> ExitCode:

@@ -43,14 +43,26 @@ _SETTLED: Final = 5.0
 """Seconds of age after which a process without a marker is taken to stay so: it has executed."""
 _KILL_ROUNDS: Final = 5
 """Looks for processes that were forked while we were killing."""
+_PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def become_subreaper() -> None:
     """Become the parent of every descendant that loses its own, so that none escapes us."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def stop_with(parent: int) -> None:
+    """Be sent a SIGTERM when `parent`, which started us, ends: nobody else would stop us then."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "cannot become a subreaper")
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option} failed")
 
 
 def delegated_cgroup() -> Path | None:

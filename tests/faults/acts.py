@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from faults.inside import Inside
 from faults.stage import OWN_LIMIT, READY_LIMIT
+from faults.supervised import Supervised
 from machines.dstate import Stuck
 
 from servicekit.watchdog.engine import VARIABLE, Marker
@@ -118,7 +119,13 @@ def watch_twice(stage: Stage) -> None:
     stage.notes["second"] = second.returncode
 
 
-# A whole machine.
+# A whole manager.
+
+
+def kill_supervisord(stage: Stage) -> None:
+    """Kill supervisord."""
+    assert isinstance(stage, Supervised), f"{stage.manager} is no supervisord"
+    stage.outlive_supervisord()
 
 
 def _machine(stage: Stage) -> Machine:

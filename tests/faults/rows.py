@@ -91,8 +91,8 @@ class Row:
     """MiB that the engine holds of it."""
     unwritten: bool = False
     """Its history is not written at first: that it is ready must be heard."""
-    container: str = ""
-    """It has a machine of its own, which systemd takes for this: it is switched off, or crashes."""
+    alone: str = ""
+    """It has a manager of its own, which ends or crashes: systemd takes its machine for this."""
     launcher: tuple[str, ...] = ()
     """What the watchdog is started by, where the test itself is its manager."""
     managers: tuple[str, ...] = MANAGERS

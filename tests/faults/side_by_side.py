@@ -51,19 +51,28 @@ def _stages(rows: Sequence[Row], manager: str, machines: ExitStack) -> dict[str,
     if manager == BARE:
         return {row.name: Bare(row) for row in rows}
     if manager == SUPERVISORD:
-        supervisord = Supervisor()
-        machines.callback(supervisord.remove)
-        supervisord.start()
-        return {row.name: Supervised(row, supervisord) for row in rows}
-    shared = _machine(rows, "", machines) if any(not row.container for row in rows) else None
+        shared = _supervisord(machines)
+        return {
+            row.name: Supervised(row, _supervisord(machines) if row.alone else shared)
+            for row in rows
+        }
+    crowd = [row for row in rows if not row.alone]
+    machine = _machine(crowd, "", machines) if crowd else None
     return {
-        row.name: Inside(
-            row,
-            _machine([row], row.container, machines) if row.container or not shared else shared,
-            number,
-        )
+        row.name: Inside(row, machine if machine and not row.alone else _own(row, machines), number)
         for number, row in enumerate(rows)
     }
+
+
+def _supervisord(machines: ExitStack) -> Supervisor:
+    supervisord = Supervisor()
+    machines.callback(supervisord.remove)
+    supervisord.start()
+    return supervisord
+
+
+def _own(row: Row, machines: ExitStack) -> Machine:
+    return _machine([row], row.alone, machines)
 
 
 def _machine(rows: Sequence[Row], container: str, machines: ExitStack) -> Machine:

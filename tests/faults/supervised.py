@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from faults.local import Local
 from faults.rows import SUPERVISORD
-from faults.stage import DRIVER, DRIVERS
+from faults.stage import DRIVER, DRIVERS, OWN_LIMIT
 from machines.fake import PROGRAM
 from typing_extensions import override
 
 from servicekit.managers.supervisor import Supervisor as Manager
 from servicekit.places import below
+from servicekit.watchdog.ledger import Kind
 
 if TYPE_CHECKING:
     from faults.rows import Row
@@ -68,6 +71,14 @@ class Supervised(Local):
     @override
     def stop(self) -> None:
         self._manager.stop(self._unit, limit=ORDER_LIMIT)
+
+    def outlive_supervisord(self) -> None:
+        """Kill supervisord, which must be this row's own, and start it anew when we are gone."""
+        os.kill(self._supervisord.pid, signal.SIGKILL)
+        self.now()
+        self.wait(lambda: self.records(Kind.GONE), OWN_LIMIT, "the run is over")
+        self._supervisord.stop()
+        self._supervisord.start()
 
     @property
     @override

@@ -827,7 +827,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Stopped(within=10, cause="host-shutdown"),
         managers=(SYSTEMD,),
         quick=(SYSTEMD,),
-        container="test-machine",
+        alone="a-machine",
         act=acts.shut_down,
     ),
     Row(
@@ -836,7 +836,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("power-loss", None, within=30, says="the host went down without stopping it"),
         managers=(SYSTEMD,),
         quick=(SYSTEMD,),
-        container="test-machine",
+        alone="a-machine",
         act=acts.cut_the_power,
     ),
     Row(
@@ -845,7 +845,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("idle-kill", None, within=30, says="WSL stopped"),
         managers=(SYSTEMD,),
         quick=(SYSTEMD,),
-        container="wsl",
+        alone="wsl",
         act=acts.stop_the_distribution,
     ),
     Row(
@@ -856,6 +856,23 @@ ROWS: Final[tuple[Row, ...]] = (
         script=OUT_OF_MEMORY,
         managers=(SYSTEMD,),
         quick=(SYSTEMD,),
-        container="wsl",
+        alone="wsl",
+    ),
+    Row(
+        "supervisord-killed",
+        "supervisord is killed, and started anew",
+        Stopped(within=1, says=r"SIGTERM from pid \d+ \(.*supervisord"),
+        alone="supervisord",
+        managers=(SUPERVISORD,),
+        quick=(SUPERVISORD,),
+        act=acts.kill_supervisord,
+    ),
+    Row(
+        "watchdog-stands-still",
+        "the watchdog is stopped (SIGSTOP), and systemd hears nothing of it for 30 s",
+        Failed("watchdog-killed", None, within=120),
+        managers=(SYSTEMD,),
+        quick=(),
+        act=acts.watchdog_gets("STOP"),
     ),
 )
