@@ -469,11 +469,10 @@ def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
         )
     if survey.port_holder:
         holder = survey.port_holder
-        return Fault(
-            Cause.PORT_BUSY,
-            f"the port is held by {holder.named}",
-            "stop that process or change the port",
-        )
+        sentence = f"the port is held by {holder.named}"
+        if not holder.pid:  # of another account: only root can tell who it is
+            return _fault(Cause.PORT_BUSY, sentence)
+        return Fault(Cause.PORT_BUSY, sentence, "stop that process or change the port")
     if survey.rival:
         remedy = f"servicekit stop {survey.rival}"
         return Fault(Cause.VRAM_BUSY, f'profile "{survey.rival}" uses the same GPU', remedy)

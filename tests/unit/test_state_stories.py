@@ -286,6 +286,14 @@ def test_what_stays_in_the_way_is_named_and_waited_for_within_a_bound(
     assert run.code == code
 
 
+def test_who_cannot_be_seen_is_to_be_looked_for() -> None:
+    """Of a port's holder that hides, the remedy is how to find it."""
+    run = Run()
+    run.replay(Surveyed(1, Survey(port_holder=replace(process(0), command="")), 0))
+    assert run.memory.blocked is not None
+    assert run.memory.blocked.remedy.startswith("see who: `ss -ltnp`")
+
+
 def test_a_small_stranger_is_allowed() -> None:
     """A desktop's few hundred MiB of VRAM do not keep an engine from its launch."""
     run = Run()
