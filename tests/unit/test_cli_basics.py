@@ -118,7 +118,7 @@ def shell(line: str, cwd: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("verb", ["list", "show demo", "--help"])
+@pytest.mark.parametrize("verb", ["list", "schema", "--help"])
 def test_a_full_disk_is_one_line(verb: str, tmp_path: Path) -> None:
     """Where the output does not fit, that is said, without a traceback."""
     code, told = shell(f"$S {verb} >/dev/full", tmp_path)
