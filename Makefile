@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test check wheel bench pins clean help
+.PHONY: demo test check wheel bench faults pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,6 +21,7 @@ help:
 	@echo "make test   everything that CI checks"
 	@echo "make check  only formatting, lint, types, import rules, shell scripts"
 	@echo "make bench  measure the watchdog and the command line"
+	@echo "make faults inject every fault under every manager, and write docs/faults.md"
 
 $(VENV)/made:
 	@if [ -z "$(PYTHON)" ]; then \
@@ -62,6 +63,10 @@ test: check wheel
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks
+
+# Rows are Markdown on stdout; what is not as it should be is told on stderr.
+faults: $(VENV)/dev
+	PYTHONPATH=tests $(BIN)/python -m faults --out docs/faults.md
 
 # Newer versions of everything: look at the difference before committing it.
 pins: $(VENV)/dev

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from faults import limited
 from faults.inside import Inside
 from faults.stage import OWN_LIMIT, READY_LIMIT
 from faults.supervised import Supervised
@@ -262,6 +264,13 @@ def _stuck(stage: Stage) -> Stuck:
     stage.after.callback(stuck.release)
     stage.notes["stuck"] = stuck
     return stuck
+
+
+def run_out_of_memory(stage: Stage) -> None:
+    """Have the engine take more memory than its group has."""
+    own = limited.group(f"fault-{os.getpid()}")
+    stage.after.callback(own.rmdir)
+    stage.tell(eat=1000)
 
 
 # The disk.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from faults import acts
+from faults import acts, limited
 from faults.rows import BARE, MANAGERS, SUPERVISORD, SYSTEMD, Degraded, Failed, Ready, Row, Stopped
 
 # What the rows' profile makes of DESIGN's bounds, in seconds (see `faults.stage.PROFILE`).
@@ -37,6 +38,7 @@ def dies_with(line: str, code: int = 1) -> dict[str, Any]:
     return {"boot": ["starting"], "fatal": line, "fatal_code": code}
 
 
+LIMITED: Final = (sys.executable, str(Path(limited.__file__)))
 OUT_OF_MEMORY: Final = dies_with(
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB. GPU 0 has a total "
     "capacity of 31.36 GiB of which 231.38 MiB is free."
@@ -803,6 +805,15 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.die_unkillably,
         check=acts.last_cause_is("unkillable"),
         managers=LOCAL,
+    ),
+    Row(
+        "out-of-memory",
+        "the engine takes more memory than its control group has, and the kernel kills it",
+        Failed("oom-kill", 75, within=10, says="in this service's control group"),
+        launcher=(*LIMITED, f"fault-{os.getpid()}", "160"),
+        managers=(BARE,) if limited.found() else (),
+        quick=(BARE,) if limited.found() else (),
+        act=acts.run_out_of_memory,
     ),
     Row(
         "disk-full",
