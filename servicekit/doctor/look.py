@@ -309,8 +309,11 @@ def _engines(request: Request, living: Mapping[int, Stat]) -> dict[int, str]:
 
 async def _xids() -> view.Xids:
     """Read the GPU's faults from the kernel's own buffer or, where that is closed, the journal."""
+    closed = "the kernel's log may only be read by root, or in group systemd-journal"
     try:
         return await call(_kernel_buffer)
+    except FileNotFoundError:
+        closed = "there is no kernel's log here, as in most containers"
     except OSError:
         pass
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat"]
@@ -318,7 +321,7 @@ async def _xids() -> view.Xids:
     with suppress(MuteError):
         said = await output(command, limit=ANSWER_LIMIT)
     if not said:
-        raise MuteError("the kernel's log may only be read by root, or in group systemd-journal")
+        raise MuteError(closed)
     return view.Xids(tuple(filter(None, map(xid_in, said.splitlines()))), whole=True)
 
 

@@ -341,8 +341,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_where_the_kernels_log_is_closed_the_journal_is_asked(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may read the journal needs no root; who may read neither is told so."""
-    monkeypatch.setattr(looking, "KERNEL_LOG", "/none")
+    """Who may read the journal needs no root; who may read neither, or has neither, is told so."""
+    monkeypatch.setattr(looking, "KERNEL_LOG", str(tools))  # what root cannot read, either
     tool(tools, "journalctl", f"echo boot; echo '{RECORD.removeprefix('<3>')}'")
     found = asyncio.run(looking._xids())
     assert [xid.code for xid in found.seen] == [63]
@@ -354,6 +354,9 @@ def test_where_the_kernels_log_is_closed_the_journal_is_asked(
     (tools / "journalctl").unlink()
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(MuteError, match="may only be read by root"):
+        asyncio.run(looking._xids())
+    monkeypatch.setattr(looking, "KERNEL_LOG", "/none")
+    with pytest.raises(MuteError, match="no kernel's log here"):
         asyncio.run(looking._xids())
 
 
