@@ -169,6 +169,11 @@ def living(pid: int) -> Stat:
     return stat
 
 
+def is_free(survey: Survey) -> bool:
+    """Tell whether nobody has memory, neither who is still dying nor who cannot be named."""
+    return not (survey.leftovers or survey.strangers) and survey.ownerless_mib <= ALLOWANCE
+
+
 def timed(condition: Callable[[], bool], what: str) -> float:
     """Wait, and tell how many milliseconds that took."""
     began = time.monotonic()
@@ -189,7 +194,7 @@ def test_an_engines_memory_is_seen_and_comes_back(
     assert gpu.holds_gpu(living(engine.pid), card.census.memory)
     engine.kill()
     card.engine = None
-    back = timed(lambda: card.look().ownerless_mib <= ALLOWANCE, "the memory is back")
+    back = timed(lambda: is_free(card.look()), "the memory is back")
     record_property("back_ms", round(back))
     print(f"memory back {back:.0f} ms after SIGKILL")  # noqa: T201 - a measurement
     wait_until(engine.poll, LIMIT, "the engine is dead")
@@ -207,8 +212,7 @@ def test_what_a_killed_parent_leaves_on_the_gpu_is_swept(card: Card) -> None:
     assert left.mib is not None
     assert left.mib >= 1024
     sweep([left])
-    timed(lambda: not card.look().leftovers, "the leftover is gone")
-    timed(lambda: card.look().ownerless_mib <= ALLOWANCE, "the memory is back")
+    timed(lambda: is_free(card.look()), "the leftover and its memory are gone")
     reap_adopted(card.census, engine)
     engine.close()
 
