@@ -9,6 +9,7 @@ import typer
 
 from servicekit.apart import Apart
 from servicekit.cli.session import ForUser, ProfileName, session
+from servicekit.errors import ExitCode
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
@@ -26,7 +27,13 @@ def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) ->
     reading = Apart(lambda: _read(mine, profile))
     from servicekit.watchdog.daemon import watch as run
 
-    raise typer.Exit(run(*reading.result()))
+    recipe, places = reading.result()
+    code = run(recipe, places)
+    if code is ExitCode.TEMPFAIL:
+        from servicekit.managers.haste import hasten
+
+        hasten(places, os.environ)
+    raise typer.Exit(code)
 
 
 def _read(mine: Session, name: str) -> tuple[Profile, Places]:
