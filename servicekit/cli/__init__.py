@@ -50,6 +50,7 @@ VERBS: Final = {
     "history": Verb("history", "history", "Show a profile's runs: when, how long, why they ended."),
     "logs": Verb("logs", "logs", "Show what engine, watchdog and manager said."),
     "diagnose": Verb("advice", "diagnose", "Explain from its log why an engine failed."),
+    "verify": Verb("verify", "verify", "Ask a served model what a profile must pass to count."),
     "probe": Verb("probe", "probe", "Tell in one line whether a service is healthy."),
     "doctor": Verb("doctor", "doctor", "Look for what keeps services from running well here."),
     "wsl": Verb("wsl", "app", "Make WSL2 keep services running."),

@@ -60,17 +60,23 @@ def show(
 ) -> None:
     """Show a profile as it takes effect.
 
-    Everything that it extends is in it, and every default.
+    Everything that it extends is in it, and every default. Its first line tells whether it is
+    verified, and what changed since.
     """
-    found = session(ctx, user=user).profile(profile)
+    mine = session(ctx, user=user)
+    found = mine.profile(profile)
     data = _plain(found)
     if json:
         as_json(data)
         return
     import tomli_w
 
+    from servicekit.cli.verify import standing_of
+
+    verified = standing_of(mine, profile)
     for opted_out in found.service.without:
         note(f'this profile leaves the hardening directive "{opted_out}" out of its unit')
+    typer.echo(f"# {verified}")
     typer.echo(tomli_w.dumps(data), nl=False)
 
 

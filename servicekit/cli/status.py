@@ -40,11 +40,14 @@ def status(
     """  # noqa: D301 - the character itself keeps the lines apart
     mine = session(ctx, user=user)
     if profile is not None:
+        from servicekit.cli.verify import standing_of
+
         found = look(mine, [mine.manifest(profile)])[0]
+        verified = standing_of(mine, profile)
         if json:
-            as_json(found.as_json())
+            as_json(found.as_json() | {"verified": verified})
         else:
-            _tell(found)
+            _tell(found, verified)
         return
     installed = [manifest for _, manifest in sorted(mine.manifests().items())]
     every = look(mine, installed)
@@ -104,7 +107,7 @@ def _row(found: Status) -> tuple[str, ...]:
     return found.profile, found.state, age(found.since), "yes" if found.enabled else "no", why
 
 
-def _tell(found: Status) -> None:
+def _tell(found: Status, verified: str) -> None:
     boot = "starts at boot" if found.enabled else "does not start at boot"
     since = f" for {age(found.since)}" if found.since else ""
     typer.echo(f"{found.profile}: {paint(found.state)}{since}")
@@ -122,6 +125,7 @@ def _tell(found: Status) -> None:
         ("context", f"{context} tokens" if context else ""),
         ("plan", found.pool_drift),
         ("KV cache", below_fp8),
+        ("verified", verified),
         ("processes", process),
         ("loaded in", duration(found.ready_seconds)),
         ("restarts", str(found.restarts) if found.restarts else ""),

@@ -1,0 +1,296 @@
+"""`verify`: gates that a served model must pass before any number of it counts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import redirect_stdout
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from servicekit.cli.output import as_json, duration, note, table
+from servicekit.cli.session import AsJson, ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from servicekit.cli.session import Installed, Session
+    from servicekit.plan import Plan
+    from servicekit.profile import Profile
+    from servicekit.status import Status
+    from servicekit.verify.record import Fingerprint, Verification
+    from servicekit.verify.values import Finding, Subject
+
+EVIDENCE: Final = 100
+"""Characters of a reason that a line of progress shows."""
+
+
+def verify(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="GATE", help="Ask this gate alone; may be repeated."),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=4, help="Times that stability asks the same.")
+    ] = 8,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Ask a served model what a profile must pass to count.
+
+    \b
+    The gates: text, thinking, recall, tools, json, vision, wall, stability, kv-precision.
+
+    Each passes, fails or is skipped with a reason. What was asked and answered is kept below the
+    state directory, with the versions that it holds for; `status` and `show` tell whether it still
+    does. A service that does not run is started, and stopped afterwards. ^C keeps what was done.
+    Exit code 0 only where no gate failed.
+    """  # noqa: D301 - the character itself keeps the lines apart
+    from servicekit.verify.gates import GATES
+
+    unknown = [name for name in only or () if name not in GATES]
+    if unknown:
+        raise typer.BadParameter(f'no gate "{unknown[0]}"; there are {", ".join(GATES)}')
+    names = tuple(name for name in GATES if not only or name in only)
+    mine = session(ctx, user=user)
+    found = mine.installed(profile)
+    # What a start prints is progress here: the result alone is on stdout.
+    with redirect_stdout(sys.stderr):
+        now, started = _up(mine, found)
+    try:
+        result = _verified(mine, now, names, repeats)
+    finally:
+        if started:
+            found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+            note(f'"{profile}" did not run before, and is stopped again')
+    if json:
+        as_json(result.as_json())
+    else:
+        _tell(result)
+    if not result.complete:
+        raise KeyboardInterrupt
+    raise typer.Exit(1 if result.failed else 0)
+
+
+def _up(mine: Session, found: Installed) -> tuple[Status, bool]:
+    """Have the service up; tell whether it was started for this."""
+    from servicekit.cli.control import is_up, order, watch_start
+
+    profile = found.manifest.profile
+    now = mine.look(found)
+    if is_up(now):
+        return now, False
+    ours = now.pid is None and now.state != "starting"
+    try:
+        if ours:
+            order(mine, found)
+        now, _ = watch_start(mine, found, one_try=True)
+        _refuse_down(now)
+    except BaseException:
+        if ours:
+            found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+        raise
+    return now, ours
+
+
+def _refuse_down(now: Status) -> None:
+    """Refuse what did not come up."""
+    from servicekit.cli.control import is_up
+    from servicekit.errors import UserError
+
+    if not is_up(now):
+        raise UserError(
+            f'"{now.profile}" cannot be verified, since it is {now.state}: {now.why}',
+            hint=now.remedy or f"`servicekit logs {now.profile}` says more",
+        )
+
+
+def _verified(mine: Session, now: Status, names: tuple[str, ...], repeats: int) -> Verification:
+    """Ask the gates, store what they found, and give it; less than all of it after ^C."""
+    from servicekit import credentials
+    from servicekit.checks import kv_below_fp8
+    from servicekit.cli.forecast import plan_of
+    from servicekit.errors import UserError
+    from servicekit.verify.binding import fingerprint
+    from servicekit.verify.record import Verification, read, write
+
+    recipe = mine.profile(now.profile)
+    secrets = credentials.read(recipe, mine.places, os.environ) if recipe.api_key else {}
+    state = Path(mine.places.state, now.profile)
+    began = datetime.now(UTC).isoformat(timespec="milliseconds")
+    findings: list[Finding] = []
+    show = _progress(names, read(state))
+
+    def keep(finding: Finding) -> None:
+        findings.append(finding)
+        show(finding)
+
+    try:
+        asyncio.run(
+            _ask(mine, recipe, now, names, repeats, secrets.get(recipe.api_key or ""), keep)
+        )
+    except KeyboardInterrupt:
+        note(f"interrupted: {len(findings)} of {len(names)} gates were asked")
+    result = Verification(
+        profile=now.profile,
+        at=began,
+        fingerprint=asyncio.run(fingerprint(plan_of(mine, recipe))),
+        about=_about(recipe),
+        below_fp8=kv_below_fp8(recipe),
+        gates=names,
+        findings=tuple(findings),
+    )
+    try:
+        note(f"kept as {state}/verifications/{write(state, result)}")
+    except OSError as error:
+        reason = (error.strerror or "").lower()
+        raise UserError(
+            f'the verification cannot be kept below "{state}": {reason}',
+            hint="run it as root, or with --user",
+        ) from None
+    return result
+
+
+async def _ask(
+    mine: Session,
+    recipe: Profile,
+    now: Status,
+    names: tuple[str, ...],
+    repeats: int,
+    api_key: str | None,
+    keep: Callable[[Finding], object],
+) -> None:
+    from servicekit.engines import engine
+    from servicekit.verify.binding import vram
+    from servicekit.verify.client import Client
+    from servicekit.verify.gates import GATES
+    from servicekit.verify.runner import run
+
+    base = (now.url or f"http://{recipe.host}:{recipe.port}/v1").removesuffix("/v1")
+    async with Client(base, api_key=api_key) as client:
+        path = engine(recipe.engine).pool_path
+        # SGLang's tells its API key, and nothing that is wanted here.
+        told = await client.properties(path) if path == "/props" else {}
+        subject = _subject(mine, recipe, now, told, repeats)
+        gates = {name: GATES[name] for name in names}
+        await run(gates, subject, client, lambda: vram(recipe.gpus), keep)
+
+
+def _subject(
+    mine: Session,
+    recipe: Profile,
+    now: Status,
+    told: Mapping[str, Any],
+    repeats: int,
+) -> Subject:
+    from servicekit.checks import kv_below_fp8
+    from servicekit.engines import engine
+    from servicekit.verify.record import read, twin_of
+    from servicekit.verify.values import Subject
+
+    adapter = engine(recipe.engine)
+    context = now.context.get("effective") or recipe.context.requested
+    below = kv_below_fp8(recipe)
+    others = {
+        name: read(Path(mine.places.state, name))
+        for name in (mine.catalog.names() if below is not None else ())
+        if name != recipe.name
+    }
+    return Subject(
+        served_name=recipe.served_name,
+        context=context,
+        usable=adapter.usable_input(context),
+        parallel=recipe.context.parallel,
+        repeats=repeats,
+        toggles_thinking="chat_template_kwargs" in adapter.completion_request(_silent(recipe)),
+        thinks="reasoning-parser" in recipe.options,
+        tools=_flag(told, "chat_template_caps", "supports_tools"),
+        vision=_flag(told, "modalities", "vision"),
+        below_fp8=below,
+        twin=twin_of(others, _about(recipe)),
+    )
+
+
+def _silent(recipe: Profile) -> Profile:
+    """Give the recipe with a probe that turns thinking off, which tells whether that can be."""
+    return recipe.model_copy(update={"probe": recipe.probe.model_copy(update={"thinking": False})})
+
+
+def _flag(told: Mapping[str, Any], table_name: str, key: str) -> bool | None:
+    """Read what llama-server tells of its model; `None` where it does not."""
+    flags = told.get(table_name)
+    value = flags.get(key) if isinstance(flags, dict) else None
+    return value if isinstance(value, bool) else None
+
+
+def _about(recipe: Profile) -> str:
+    return f"{recipe.model} {recipe.revision or ''}".strip()
+
+
+def _progress(
+    names: tuple[str, ...], earlier: tuple[Verification, ...]
+) -> Callable[[Finding], object]:
+    """Tell each finding on stderr, with the time left as the last run of each gate took."""
+    took = {each.gate: each.seconds for past in earlier for each in past.findings}
+    began = time.monotonic()
+    asked: list[str] = []
+
+    def left() -> str:
+        ahead = [took.get(name) for name in names if name not in asked]
+        known = [seconds for seconds in ahead if seconds is not None]
+        if not ahead or len(known) < len(ahead):
+            return f"{duration(time.monotonic() - began)} so far"
+        return f"about {duration(sum(known))} left"
+
+    def show(finding: Finding) -> None:
+        asked.append(finding.gate)
+        reason = finding.reason[:EVIDENCE]
+        step = f"[{len(asked)}/{len(names)}] {finding.gate}: {finding.outcome.value}: {reason}"
+        note(f"{step} ({left()})")
+
+    note(f"{len(names)} gates, {left()}")
+    return show
+
+
+def _tell(result: Verification) -> None:
+    rows = [
+        (each.gate, each.outcome.value, duration(each.seconds), each.reason)
+        for each in result.findings
+    ]
+    table(("GATE", "", "TOOK", "WHY"), rows)
+    for finding in result.findings:
+        for row in finding.evidence.get("lengths", ()):
+            ttft = row["ttft_seconds"]
+            at = "" if ttft is None else f", first token after {duration(ttft)}"
+            typer.echo(f"  recall: {row['prompt_tokens']} prompt tokens{at}")
+
+
+def standing_of(mine: Session, profile: str) -> str:
+    """Say whether a profile is verified, or what changed since."""
+    from servicekit.errors import UserError
+    from servicekit.verify.gates import GATES
+    from servicekit.verify.record import last_of, read, standing
+
+    gates = tuple(GATES)
+    try:
+        last = last_of(read(Path(mine.places.state, profile)), gates)
+        now = None if last is None else _now(mine, profile)
+    except (OSError, UserError):
+        return "cannot be told"
+    return standing(last, now, gates)
+
+
+def _now(mine: Session, profile: str) -> Fingerprint:
+    from servicekit.cli.forecast import plan_of
+    from servicekit.verify.binding import fingerprint
+
+    plan: Plan = plan_of(mine, mine.profile(profile))
+    return asyncio.run(fingerprint(plan))

@@ -1,0 +1,191 @@
+"""Verifications on disk: one JSON file a run, bound to what it was made with.
+
+A root that writes below a service's own directory must not be led astray by a link there: every
+step is taken relative to a directory that is open and was no link.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from servicekit.verify.values import Finding, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+FOLDER: Final = "verifications"
+FORMAT: Final = 1
+"""Version of the file's layout; another one is passed over."""
+_OPEN: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a verification holds for; an empty text is what could not be found out."""
+
+    profile: str
+    """Hash of the profile as it takes effect."""
+    servicekit: str
+    engine: str
+    model: str
+    """Commit on the hub, else a hash of the files' sizes and times."""
+    driver: str
+    gpu: str
+
+    def changed(self, now: Fingerprint) -> tuple[str, ...]:
+        """Name what is different `now`, each with both values where a person can read them."""
+        before, after = asdict(self), asdict(now)
+        hashed = {"profile", "model"}
+        return tuple(
+            name if name in hashed else f"{name} ({before[name] or '?'} → {after[name] or '?'})"
+            for name in before
+            if before[name] != after[name]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """One run of the gates."""
+
+    profile: str
+    at: str
+    """When it began, ISO 8601."""
+    fingerprint: Fingerprint
+    about: str
+    """Model and served name, by which a twin is found."""
+    below_fp8: str | None
+    gates: tuple[str, ...]
+    """What was to be asked."""
+    findings: tuple[Finding, ...]
+    """What was; fewer after ^C."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every gate that was to be asked was."""
+        return len(self.findings) == len(self.gates)
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Gates that failed."""
+        return tuple(each.gate for each in self.findings if each.outcome is Outcome.FAIL)
+
+    @property
+    def longest(self) -> int | None:
+        """Longest prompt that was measured and recalled, in tokens."""
+        for each in self.findings:
+            if each.gate == "recall":
+                return each.evidence.get("longest_measured") or None
+        return None
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program, and for the file."""
+        more = {"format": FORMAT, "complete": self.complete, "longest_measured": self.longest}
+        return asdict(self) | more
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read a file; `None` where it is no verification of this format."""
+        try:
+            told = json.loads(text)
+            if told["format"] != FORMAT:
+                return None
+            findings = tuple(
+                Finding(**{**each, "outcome": Outcome(each["outcome"])})
+                for each in told["findings"]
+            )
+            return cls(
+                profile=told["profile"],
+                at=told["at"],
+                fingerprint=Fingerprint(**told["fingerprint"]),
+                about=told["about"],
+                below_fp8=told["below_fp8"],
+                gates=tuple(told["gates"]),
+                findings=findings,
+            )
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+def standing(last: Verification | None, now: Fingerprint | None, gates: tuple[str, ...]) -> str:
+    """Say in a few words whether a profile is verified. Pure.
+
+    `last` is its last verification of all `gates`, `now` its fingerprint, which nobody needs to
+    find out where there is no verification.
+    """
+    if last is None or now is None or set(last.gates) != set(gates) or not last.complete:
+        return "not verified"
+    if last.failed:
+        return f"not verified: {', '.join(last.failed)} failed"
+    if changes := last.fingerprint.changed(now):
+        return f"changed since: {', '.join(changes)}"
+    return f"verified, prompts up to {last.longest} tokens" if last.longest else "verified"
+
+
+def write(state: Path, verification: Verification) -> str:
+    """Store it below the state directory of its profile; give the file's name."""
+    name = f"{verification.at.replace(':', '').replace('+0000', 'Z')}.json"
+    content = json.dumps(verification.as_json(), indent=1, ensure_ascii=False) + "\n"
+    with _folder(state, make=True) as folder:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(f".{name}", flags, 0o644, dir_fd=folder), "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+    return name
+
+
+def read(state: Path) -> tuple[Verification, ...]:
+    """Read all that is stored below a profile's state directory, the oldest first."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError), _folder(state, make=False) as folder:
+        for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
+            if name.endswith(".json") and not name.startswith("."):
+                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                with os.fdopen(file, encoding="utf-8", errors="replace") as stream:
+                    found.append(Verification.parse(stream.read()))
+    return tuple(each for each in found if each is not None)
+
+
+def last_of(every: tuple[Verification, ...], gates: tuple[str, ...]) -> Verification | None:
+    """Give the newest verification of all `gates`; `--only` proves a part and replaces none."""
+    whole = [each for each in every if set(each.gates) == set(gates) and each.complete]
+    return whole[-1] if whole else None
+
+
+def twin_of(others: Mapping[str, tuple[Verification, ...]], about: str) -> Mapping[str, str] | None:
+    """Give the newest answers of a profile about the same model whose cache is FP8 or better."""
+    found = [
+        (each.at, finding.evidence["answers"])
+        for stored in others.values()
+        for each in stored
+        if each.about == about and each.below_fp8 is None
+        for finding in each.findings
+        if finding.gate == "kv-precision" and isinstance(finding.evidence.get("answers"), dict)
+    ]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+@contextmanager
+def _folder(state: Path, *, make: bool) -> Iterator[int]:
+    """Open the folder of a profile's verifications, made where that is wanted."""
+    if make:
+        state.mkdir(parents=True, exist_ok=True)
+    above = os.open(state, os.O_RDONLY | _OPEN)
+    try:
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(FOLDER, 0o755, dir_fd=above)
+        folder = os.open(FOLDER, os.O_RDONLY | _OPEN, dir_fd=above)
+    finally:
+        os.close(above)
+    try:
+        yield folder
+    finally:
+        os.close(folder)

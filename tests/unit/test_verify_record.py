@@ -1,0 +1,136 @@
+"""Verifications on disk, and what they say of a profile later."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import plans
+import pytest
+
+from servicekit.hubcache import Repository
+from servicekit.verify.binding import fingerprint, vram
+from servicekit.verify.record import (
+    Fingerprint,
+    Verification,
+    last_of,
+    read,
+    standing,
+    twin_of,
+    write,
+)
+from servicekit.verify.values import Finding, Outcome
+from servicekit.weights import needs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOUND = Fingerprint("a1", "0.1", "0.5.16", "c0ffee", "580.1", "RTX 5090")
+FOUND = Finding("recall", Outcome.PASS, "all", {"longest_measured": 1987}, 1.5)
+KEPT = Verification(
+    "demo", "2026-01-31T12:00:00.000+00:00", BOUND, "a/b", None, ("recall",), (FOUND,)
+)
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Every field comes back, the oldest run first, and damaged files are passed over."""
+    later = replace(KEPT, at="2026-02-01T12:00:00.000+00:00", findings=())
+    assert read(tmp_path) == ()
+    state = tmp_path / "demo"
+    write(state, later)
+    name = write(state, KEPT)
+    folder = state / "verifications"
+    (folder / "x.json").write_text("{")
+    (folder / "y.json").write_text('{"format": 99}')
+    (folder / "note.txt").write_text("mine")
+    assert read(state) == (KEPT, later)
+    assert json.loads((folder / name).read_text())["longest_measured"] == 1987
+    assert last_of(read(state), ("recall",)) == KEPT
+    assert last_of(read(state), ("recall", "text")) is None
+
+
+def test_a_link_leads_nobody_astray(tmp_path: Path) -> None:
+    """Where the folder is a link, nothing is written behind it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/verifications").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="verifications"):
+        write(tmp_path / "demo", KEPT)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_what_status_says() -> None:
+    """Verified, changed since with what changed, or not verified with what failed."""
+    gates = ("recall",)
+    assert standing(None, None, gates) == "not verified"
+    assert standing(KEPT, BOUND, ("recall", "text")) == "not verified"
+    assert standing(replace(KEPT, findings=()), BOUND, gates) == "not verified"
+    assert standing(KEPT, BOUND, gates) == "verified, prompts up to 1987 tokens"
+    other = replace(BOUND, profile="b2", engine="0.5.23", gpu="")
+    said = "changed since: profile, engine (0.5.16 → 0.5.23), gpu (RTX 5090 → ?)"
+    assert standing(KEPT, other, gates) == said
+    failed = replace(KEPT, findings=(replace(FOUND, outcome=Outcome.FAIL),))
+    assert standing(failed, BOUND, gates) == "not verified: recall failed"
+    short = replace(KEPT, gates=("text",), findings=(replace(FOUND, gate="text"),))
+    assert standing(short, BOUND, ("text",)) == "verified"
+
+
+def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
+    """Neither another model's nor a cache below FP8 is a twin."""
+
+    def answering(text: str, **changes: object) -> Verification:
+        found = Finding("kv-precision", Outcome.SKIP, "", {"answers": {"q": text}}, 1.0)
+        return replace(KEPT, findings=(FOUND, found), **changes)  # type: ignore[arg-type]
+
+    stored = {
+        "old": (answering("old"),),
+        "new": (answering("new", at="2026-03-01"), KEPT),
+        "other": (answering("other", about="c/d", at="2026-04-01"),),
+        "below": (answering("below", below_fp8="kv-cache-dtype = nvfp4", at="2026-04-01"),),
+    }
+    assert twin_of(stored, "a/b") == {"q": "new"}
+    assert twin_of(stored, "x/y") is None
+
+
+def test_a_fingerprint_changes_with_profile_and_weights(tmp_path: Path) -> None:
+    """Another option, and other weights, are another fingerprint; the same are the same."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"weights")
+    plan = plans.plan("demo")
+
+    def of(port: int) -> Fingerprint:
+        profile = plan.profile.model_copy(update={"port": port})
+        host = replace(plan.host, model=str(model))
+        return asyncio.run(fingerprint(replace(plan, profile=profile, host=host)))
+
+    first = of(18001)
+    assert first == of(18001)
+    assert first.changed(of(18002)) == ("profile",)
+    os.utime(model, (1, 1))
+    assert first.changed(of(18001)) == ("model",)
+    assert (first.driver, first.gpu) == ("", "")
+    assert asyncio.run(vram(())) is None
+    folder = tmp_path / "many"
+    folder.mkdir()
+    (folder / "one").write_text("1")
+    whole = replace(plan, host=replace(plan.host, model=str(folder)))
+    before = asyncio.run(fingerprint(whole)).model
+    (folder / "two").write_text("2")
+    assert asyncio.run(fingerprint(whole)).model != before
+    model.unlink()
+    assert of(18001).model == ""
+
+
+def test_a_model_of_the_hub_is_known_by_its_commit(tmp_path: Path) -> None:
+    """What was fetched is bound to its commit; what was not is unknown."""
+    profile = plans.profile("long-context", gpus=[], environment={"HF_HOME": str(tmp_path)})
+    plan = plans.plan(profile)
+    assert "?" in asyncio.run(fingerprint(plan)).model
+    for need in needs(profile):
+        repository = Repository(tmp_path / "hub", need.repo)
+        repository.ref(need.revision).parent.mkdir(parents=True)
+        repository.ref(need.revision).write_text("c0ffee00" * 5)
+    assert "?" not in asyncio.run(fingerprint(plan)).model
