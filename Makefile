@@ -62,7 +62,7 @@ test: check wheel
 	$(BIN)/pytest --cov --cov-report=term
 
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks
+	$(BIN)/python -m benchmarks
 
 # Rows are Markdown on stdout; what is not as it should be is told on stderr.
 faults: $(VENV)/dev

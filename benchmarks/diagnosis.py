@@ -1,9 +1,8 @@
-"""How fast a log is read, and with how much memory: `python benchmarks/diagnosis.py [MB]`.
+"""How fast a log is read, and with how much memory.
 
-Each row is a generated log of the given size (100 MB), read in pieces of 64 KiB by a process of its
-own, so that its peak memory is its own too. The naive way beside it tries every signature's pattern
-on every line, on the first 200 KB. Times are CPU time, since other work on the machine is not the
-reader's. The exit status is 1 when plain lines are read at less than 100 MB/s.
+Each row is a generated log, read in pieces of 64 KiB by a process of its own, so that its peak
+memory is its own too. The naive way beside it tries every signature's pattern on every line, on the
+first 200 KB. Times are CPU time, since other work on the machine is not the reader's.
 """
 
 from __future__ import annotations
@@ -16,11 +15,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.table import Row
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from benchmarks.machinery import Machinery
+
 PIECE = 1 << 16
 NAIVE_BYTES = 200_000
+SIZE = 100_000_000
+"""Bytes of each log."""
 AIM = 100.0
 """MB/s of plain lines on one core."""
 
@@ -172,38 +177,33 @@ def write(path: Path, line: Callable[[random.Random], str], size: int) -> int:
     return path.stat().st_size
 
 
-def main() -> int:
-    """Print the table."""
-    size = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 100_000_000
-    slow = False
-    print(
-        f"{'log':<26}{'MB':>5}{'MB/s':>7}{'peak MiB':>10}{'for this':>10}"
-        f"{'naive MB/s':>12}{'ratio':>7}"
-    )
+def measure(_: Machinery) -> Iterator[Row]:
+    """Read each log in a process of its own, and beside it the naive way."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "engine.log"
         for name, (line, engine, plain) in LOGS.items():
-            written = write(path, line, size // 10 if line is failing else size)
+            written = write(path, line, SIZE // 10 if line is failing else SIZE)
             answer = subprocess.run(
-                [sys.executable, __file__, "--read", str(path), engine],
+                [sys.executable, "-m", __name__, str(path), engine],
+                cwd=Path(__file__).parents[1],
                 capture_output=True,
                 text=True,
                 check=True,
             )
             seconds, peak, grown = map(float, answer.stdout.split())
             rate = written / 1e6 / seconds
-            naive_rate = min(NAIVE_BYTES, written) / 1e6 / naive(path, engine)
-            slow |= plain and rate < AIM
-            print(
-                f"{name:<26}{written / 1e6:>5.0f}{rate:>7.0f}{peak:>10.1f}{grown:>10.1f}"
-                f"{naive_rate:>12.2f}{rate / naive_rate:>6.0f}x"
+            slower = rate / (min(NAIVE_BYTES, written) / 1e6 / naive(path, engine))
+            yield Row(
+                "log read by the watchdog",
+                name,
+                rate,
+                "MB/s",
+                aim=AIM if plain else None,
+                more_is_better=True,
+                how=f"{written / 1e6:.0f} MB; {slower:.0f} times as fast as every pattern on every "
+                f"line; peak {peak:.1f} MiB, {grown:.1f} of it for this",
             )
-    print(f"aim: plain lines at {AIM:.0f} MB/s or more on one core: {'missed' if slow else 'met'}")
-    return int(slow)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--read"]:
-        read(Path(sys.argv[2]), sys.argv[3])
-    else:
-        sys.exit(main())
+    read(Path(sys.argv[1]), sys.argv[2])

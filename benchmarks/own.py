@@ -1,0 +1,203 @@
+"""What servicekit takes: until ready, until a crash is noticed and mended, and while idle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from machines.waiting import wait_until
+
+from benchmarks import seen
+from benchmarks.keepers import (
+    LISTENED,
+    START_LIMIT,
+    Httpok,
+    Ours,
+    OursUnderSupervisor,
+    OursUnderSystemd,
+)
+from benchmarks.table import Row, not_run, sampled
+from servicekit.watchdog.ledger import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.keepers import Keeper
+    from benchmarks.machinery import Machinery
+
+CRASHES: Final = 5
+HEALTHY: Final = 1.0
+"""Seconds of service after which an earlier crash is forgotten, so that none is held off."""
+LOAD: Final = 0.9
+LOAD_STEP: Final = 0.037
+"""Seconds by which each start of the engine takes longer than the one before: samples must not all
+meet the gate at the same moment of its period."""
+SETTLED: Final = 10.0
+"""Seconds from ready until an idle service is measured."""
+IDLE: Final = 60.0
+"""Seconds for which it is measured: two completions, four surveys, twelve reads of counters."""
+RUNS: Final = 9
+"""Runs of each command."""
+
+GATE_AIM: Final = 0.3
+NOTICED_AIM: Final = 0.05
+PROCESS_AIM: Final = 1.0
+RSS_AIM: Final = 40.0
+CPU_AIM: Final = 0.2
+COMMAND_AIM: Final = 150.0
+
+
+def ready_at(ours: Ours) -> float:
+    """When the manager was told that it is ready, in seconds of wall-clock time."""
+    if not isinstance(ours, OursUnderSystemd):
+        return ours.records(Kind.READY)[-1].at.timestamp()
+    microseconds = int(ours.machine.show(ours.unit, "ActiveEnterTimestampMonotonic"))
+    wall_clock = time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
+    return microseconds / 1e6 + wall_clock
+
+
+def could_answer_at(ours: Ours) -> float:
+    """When the engine could answer, in seconds of wall-clock time, as it says itself."""
+    url = f"http://127.0.0.1:{ours.port}/_fault"
+    ask = f"import urllib.request as u; print(u.urlopen({url!r}).read().decode())"
+    argv = ["python3", "-c", ask]
+    if isinstance(ours, OursUnderSystemd):
+        argv = ours.machine.argv(*argv)
+    said = subprocess.run(argv, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+    return float(json.loads(said.stdout)["ready_at"])
+
+
+class Crashes:
+    """One service, whose engine is killed again and again."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self.gate: list[float] = []
+        self.noticed: list[float] = []
+        self.process: list[float] = []
+
+    def run(self) -> None:
+        """Start the service, and kill its engine `CRASHES` times."""
+        self._keeper.start()
+        self._ready()
+        for number in range(1, CRASHES + 1):
+            self._keeper.play(load=LOAD + number * LOAD_STEP)
+            self._crash()
+            self._ready()
+        self._keeper.close()
+
+    def _ready(self) -> None:
+        keeper = self._keeper
+        keeper.wait_listening()
+        if isinstance(keeper, Ours):
+            self.gate.append(ready_at(keeper) - could_answer_at(keeper))
+        time.sleep(2 * HEALTHY)
+
+    def _crash(self) -> None:
+        keeper = self._keeper
+        old = keeper.engine
+        at, since_boot = datetime.now(UTC), seen.boot_time()
+        os.kill(old.pid, signal.SIGKILL)
+        new = keeper.wait_replaced(old, START_LIMIT)
+        if new is None:
+            raise RuntimeError(f"{keeper.name} starts no new engine")
+        # A start time is cut to the kernel's tick of 10 ms.
+        self.process.append(max(0.0, seen.started(new) - since_boot))
+        if isinstance(keeper, Ours):
+            # A record's time is cut to milliseconds.
+            fault = keeper.records(Kind.FAULT)[-1]
+            self.noticed.append(max(0.0, (fault.at - at).total_seconds()))
+
+
+def services(machinery: Machinery, **changes: object) -> Iterator[Ours]:
+    """A service under each manager, not started yet; under systemd where one can be booted."""
+    processes = machinery.processes
+    if not machinery.no_systemd:
+        yield machinery.keep(OursUnderSystemd(processes, machinery.machine, changes=changes))
+    yield machinery.keep(OursUnderSupervisor(processes, changes=changes))
+
+
+def measure_crashes(machinery: Machinery) -> Iterator[Row]:
+    """From "can answer" to ready, and from a crash to a new engine."""
+    if machinery.no_systemd:
+        yield not_run("crashes", OursUnderSystemd.name, machinery.no_systemd)
+    quick = {"watch": {"interval": HEALTHY}, "restart": {"healthy": HEALTHY}}
+    for ours in services(machinery, **quick):
+        crashes = Crashes(ours)
+        crashes.run()
+        yield sampled("can answer -> READY=1", ours.name, crashes.gate, "s", aim=GATE_AIM)
+        yield sampled("crash -> noticed", ours.name, crashes.noticed, "s", aim=NOTICED_AIM)
+        yield sampled("crash -> new process", ours.name, crashes.process, "s", aim=PROCESS_AIM)
+    rival = machinery.keep(Httpok(machinery.processes, LISTENED, {"load": LOAD}))
+    crashes = Crashes(rival)
+    crashes.run()
+    yield sampled("crash -> new process", rival.name, crashes.process, "s")
+
+
+def measure_idle(machinery: Machinery) -> Iterator[Row]:
+    """What a watchdog costs while nobody uses its engine, everything as shipped."""
+    if machinery.no_systemd:
+        yield not_run("idle watchdog", OursUnderSystemd.name, machinery.no_systemd)
+    idle = list(services(machinery))
+    for ours in idle:
+        ours.start()
+    for ours in idle:
+        wait_until(ours.is_ready, START_LIMIT, f"{ours.name} is ready")
+    time.sleep(SETTLED)
+    before = [seen.cpu_seconds([ours.watchdog]) for ours in idle]
+    time.sleep(IDLE)
+    for ours, spent in zip(idle, before, strict=True):
+        percent = (seen.cpu_seconds([ours.watchdog]) - spent) / IDLE * 100
+        resident, divided = seen.memory([ours.watchdog])
+        how = f"the watchdog's process alone; PSS {divided:.1f} MiB"
+        yield Row("idle watchdog, RSS", ours.name, resident, "MiB", aim=RSS_AIM, how=how)
+        how = f"over {IDLE:g} s: counters every 5 s, survey 15 s, completion 30 s"
+        yield Row("idle watchdog, CPU", ours.name, percent, "% of a core", aim=CPU_AIM, how=how)
+        ours.close()
+
+
+def measure_commands(machinery: Machinery) -> Iterator[Row]:
+    """How long the command line takes, as whole processes."""
+    ours = machinery.keep(OursUnderSupervisor(machinery.processes))
+    ours.start()
+    wait_until(ours.is_ready, START_LIMIT, "the service is ready")
+    program = str(Path(sys.executable).with_name("servicekit"))
+    here = [program, "--user", "--config", str(ours.folder / "servicekit.toml")]
+    said = subprocess.run([*here, "list", "--json"], capture_output=True, check=True)
+    profiles = [one["name"] for one in json.loads(said.stdout)]
+    yield command("--help", [[program, "--help"]], aim=COMMAND_AIM)
+    yield command("status", [[*here, "status"]], aim=COMMAND_AIM)
+    yield command("status PROFILE", [[*here, "status", ours.profile_name]], aim=COMMAND_AIM)
+    renders = [[*here, "render", profile] for profile in profiles]
+    yield command(f"render, all {len(profiles)} profiles one by one", renders, runs=3)
+    bare = [[sys.executable, "-c", ""]]
+    yield command("for comparison: python -c ''", bare)
+    ours.close()
+
+
+def command(
+    what: str, commands: list[list[str]], *, aim: float | None = None, runs: int = RUNS
+) -> Row:
+    """Time commands, one after the other, over several runs."""
+    wall, cpu = [], []
+    for _ in range(runs):
+        before, used = time.monotonic(), _children_cpu()
+        for argv in commands:
+            subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+        wall.append((time.monotonic() - before) * 1000)
+        cpu.append((_children_cpu() - used) * 1000)
+    row = sampled(what, "servicekit" if aim else "", wall, "ms", aim=aim)
+    return Row(**{**vars(row), "how": f"{row.how}; CPU {median(cpu):.0f} ms"})
+
+
+def _children_cpu() -> float:
+    spent = os.times()
+    return spent.children_user + spent.children_system
