@@ -21,7 +21,9 @@ def history(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Show a profile's runs: when, how long, why they ended.
+    """Show a profile's runs: when, how long, why they ended; and where the last start's time went.
+
+    A boot phase that took twice as long as usual is called slow.
 
     With --json every record of the ledger, oldest first, one JSON object each, as a list.
     """
@@ -63,3 +65,10 @@ def history(
         )
     if rows:
         table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), rows)
+    phases = [
+        (phase.name, duration(phase.seconds), duration(phase.usual) or "-", "slow" * phase.slow)
+        for phase in ledger.phase_times(records)
+    ]
+    if phases:
+        typer.echo()
+        table(("LAST START", "TOOK", "USUALLY", ""), phases)

@@ -414,14 +414,33 @@ def eta(records: Iterable[Record]) -> float | None:
     return median(past[-BOOTS_COMPARED:]) if past else None
 
 
-def phase_durations(records: Iterable[Record]) -> dict[str, float]:
-    """Seconds that each boot phase is expected to take, in the order of the last start."""
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """How long the last start spent in one boot phase, and what is usual."""
+
+    name: str
+    seconds: float
+    usual: float | None
+    """Median of the starts before; `None` where none of them had this phase."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether it stands out: twice as long as usual, and by more than a breath."""
+        longer = self.seconds - (self.usual if self.usual is not None else self.seconds)
+        return longer > max(1.0, self.usual or 0.0)
+
+
+def phase_times(records: Iterable[Record]) -> tuple[PhaseTime, ...]:
+    """Compare the phases of the last start that became ready with those before it."""
     past = [run.phases for run in runs(records) if run.ready_seconds is not None]
-    recent = past[-BOOTS_COMPARED:]
-    return {
-        name: median([phases[name] for phases in recent if name in phases])
-        for name in (recent[-1] if recent else ())
-    }
+    if not past:
+        return ()
+    *before, last = past[-BOOTS_COMPARED - 1 :]
+    usual = {name: [phases[name] for phases in before if name in phases] for name in last}
+    return tuple(
+        PhaseTime(name, seconds, median(usual[name]) if usual[name] else None)
+        for name, seconds in last.items()
+    )
 
 
 def baselines(records: Iterable[Record], boot_id: str) -> dict[str, int]:

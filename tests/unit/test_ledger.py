@@ -28,7 +28,7 @@ from servicekit.watchdog.ledger import (
     holdoff,
     newest,
     parse,
-    phase_durations,
+    phase_times,
     read,
     runs,
     unfinished,
@@ -433,8 +433,23 @@ def test_the_next_start_is_expected_to_take_what_the_last_ones_took() -> None:
     assert eta([]) is None
     assert eta(BOOT) == 39
     assert eta(BOOT + quick) == 25
-    assert phase_durations(BOOT + quick) == {"loading weights": 21}
-    assert phase_durations([]) == {}
+
+
+def test_a_slow_phase_of_the_last_start_stands_out() -> None:
+    """The phases of the last start are compared with the usual ones of the starts before."""
+    slow = [
+        record(300, "c", Kind.LAUNCHED),
+        record(301, "c", Kind.PHASE, boot="loading weights"),
+        record(391, "c", Kind.READY),
+    ]
+    assert phase_times([]) == ()
+    (alone,) = phase_times(slow)
+    assert (alone.seconds, alone.usual, alone.slow) == (90, None, False)
+    (loading,) = phase_times([*BOOT, *slow])
+    assert loading.usual is not None
+    assert loading.usual < 45
+    assert loading.slow
+    assert not any(phase.slow for phase in phase_times([*BOOT, *BOOT]))
 
 
 def test_the_baseline_is_the_least_of_this_boot() -> None:
