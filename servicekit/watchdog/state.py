@@ -781,9 +781,10 @@ def _overdue(policy: Policy, memory: Memory, at: float) -> Fault | None:
         sentence = f"nothing but errors for {policy.stall:g} s"
         return _fault(Cause.WRONG_ANSWER, sentence)
     if since is not None and memory.error_since is None and at >= _hung_at(policy, memory):
-        still = at - max(since, memory.moved_at)
-        sentence = f"no completion for {at - since:.0f} s and no counter moved for {still:.0f} s"
-        return _fault(Cause.HUNG, sentence)
+        still = f"no counter moved for {at - max(since, memory.moved_at):.0f} s"
+        if memory.counters is None:
+            still = "the engine tells of no progress"
+        return _fault(Cause.HUNG, f"no completion for {at - since:.0f} s and {still}")
     for ail in memory.ails:
         if ail.reason in policy.restart_on and at >= ail.since + policy.ail_limit:
             return _fault(REASON_CAUSE[ail.reason], f"{ail.sentence} (for {at - ail.since:.0f} s)")

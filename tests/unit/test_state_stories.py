@@ -197,6 +197,7 @@ def test_still_counters_under_an_unanswered_completion_are_a_hang() -> None:
     assert run.replay(TimePassed(90.1)) == ["- TryGate", "failed CancelGate Terminate"]
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.HUNG
+    assert "no counter moved for" in run.memory.fault.sentence
     assert run.memory.grace == 5.0
 
 
@@ -486,6 +487,7 @@ def test_an_attempt_that_does_not_come_back_is_unanswered() -> None:
     run.pass_time(71)
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.HUNG
+    assert run.memory.fault.sentence.endswith(" s and the engine tells of no progress")
 
 
 def test_a_look_that_does_not_come_back_keeps_nobody_waiting_for_ever() -> None:
