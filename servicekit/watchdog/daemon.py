@@ -128,6 +128,8 @@ class Watchdog:
         self._launched_at = 0.0
         self._ready_seconds: float | None = None
         self._since = ledger.now()
+        self._stale = False
+        """What is published last could not be written."""
         self._restarts = 0
         self._eta: float | None = None
         self._parent = os.getppid()
@@ -268,6 +270,8 @@ class Watchdog:
             self._ooms = [self._ooms[1], evidence.oom_kills(cgroups.own())]
             self._ooms_at = time.monotonic()
         seen = view(self._loop.memory)
+        if self._stale:
+            self._publish(self._loop.memory, seen)
         wait = min(self._notifier.interval or QUIET, QUIET)
         if seen.state is Published.STARTING:
             self._notifier.status(self._status(seen))
@@ -350,7 +354,11 @@ class Watchdog:
         try:
             write_state(Path(self._places.state_file(profile.name)), state)
         except OSError as error:
-            self._say(f"state.json cannot be written: {error}", Priority.ERROR)
+            if not self._stale:
+                self._say(f"state.json cannot be written: {error}", Priority.ERROR)
+            self._stale = True
+        else:
+            self._stale = False
         if seen.state is not Published.READY or self._ready_seconds is not None:
             self._notifier.status(self._status(seen))
 
