@@ -278,12 +278,21 @@ def run_out_of_memory(stage: Stage) -> None:
 
 def fill_the_disk(stage: Stage) -> None:
     """Let the watchdog write to no file, while there is something to be written."""
+
+    def shows(state: str) -> bool:
+        now = stage.state()
+        return now is not None and now.state == state
+
     pid = str(stage.watchdog_pid)
+    stage.wait(lambda: shows("ready"), OWN_LIMIT, "it shows that it is ready")
     stage.order("prlimit", "--pid", pid, "--fsize=0:")
-    stage.tell(status=503, status_for=2)
+    stage.tell(completion="empty")
     stage.wait(lambda: "degraded: " in stage.told(), OWN_LIMIT, "it is told as degraded")
-    stage.wait(lambda: "ready: " in _after(stage.told(), "degraded: "), OWN_LIMIT, "and as ready")
     stage.order("prlimit", "--pid", pid, "--fsize=unlimited:")
+    stage.wait(lambda: shows("degraded"), OWN_LIMIT, "it is shown as degraded")
+    stage.tell(completion="text")
+    stage.wait(lambda: stage.records(Kind.RECOVERED), OWN_LIMIT, "it is ready again")
+    stage.now()
 
 
 def free_the_disk_and_die(stage: Stage) -> None:
@@ -292,10 +301,6 @@ def free_the_disk_and_die(stage: Stage) -> None:
     (engine,) = stage.alive()
     stage.now()
     stage.send(engine, "KILL")
-
-
-def _after(text: str, mark: str) -> str:
-    return text.rpartition(mark)[2]
 
 
 # What is looked at in the end: "" when it is as it must be.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from servicekit.watchdog.ledger import Record
 
-SLACK: Final = 2.0
+SLACK: Final = 5.0
 """Seconds that a busy machine may add to any bound."""
 CLOCK: Final = timedelta(milliseconds=20)
 """By how much a record may seem older than what it follows: it is cut to milliseconds."""

@@ -211,7 +211,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "a new shape is compiled for 2 s, counters standing still, within the allowance",
         Degraded("unanswered", within=INTERVAL + DEADLINE + 2, recovers=True, hold=2),
         engine="vllm",
-        act=acts.tell(compile=2.6),
+        act=acts.tell(compile=2),
     ),
     Row(
         "first-shape-at-start",
@@ -661,6 +661,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "the engine prints for 4 s as much as it can, lines with and without an end",
         Ready(hold=6),
         engine="vllm",
+        profile={"probe": {"deadline": 6}, "watch": {"stall": 8}},
         act=acts.tell(flood=4),
     ),
     Row(
@@ -822,7 +823,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         "disk-full",
-        "the watchdog can write neither ledger nor state, while something happens",
+        "neither ledger nor state can be written while it becomes degraded; then there is room",
         Ready(hold=1),
         act=acts.fill_the_disk,
         check=acts.said_that_it_cannot_write,
