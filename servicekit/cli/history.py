@@ -21,9 +21,10 @@ def history(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Show a profile's runs: when, how long, why they ended; and where the last start's time went.
+    """Show a profile's runs: when, how long, why they ended.
 
-    A boot phase that took twice as long as usual is called slow.
+    Below them, where the last start's time went: a boot phase that took twice as long as usual is
+    called slow.
 
     With --json every record of the ledger, oldest first, one JSON object each, as a list.
     """
