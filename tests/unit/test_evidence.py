@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import queue
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -20,14 +19,13 @@ from servicekit.watchdog.evidence import (
     WATCHED,
     OomKills,
     Received,
-    SignalWatch,
     cause_of,
     oom_evidence,
     oom_kills,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import signal
     from pathlib import Path
 
     from machines.systemd import Machine
@@ -38,26 +36,29 @@ NOLOGIN = {"/run/nologin"}
 USER_STOPS = 'case "$1" in --user) echo stopping;; *) echo degraded;; esac'
 
 
-@pytest.fixture
-def received() -> Iterator[queue.Queue[Received]]:
-    """Watch signals as the watchdog does, and let them act again afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    heard: queue.Queue[Received] = queue.Queue()
-    watch = SignalWatch(heard.put)
-    yield heard
-    watch.close()
-    assert not heard.qsize(), "every signal was looked at"
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+WATCHING = """
+import dataclasses, json, queue
+from servicekit.watchdog.evidence import SignalWatch
+heard = queue.Queue()
+watch = SignalWatch(heard.put)
+print("watching", flush=True)
+print(json.dumps(dataclasses.asdict(heard.get(timeout=20))), flush=True)
+watch.close()
+"""
+"""A process that watches as the watchdog does: before it has any other thread."""
 
 
 @pytest.mark.parametrize("number", WATCHED)
-def test_the_sender_of_a_signal_is_known(
-    number: signal.Signals, received: queue.Queue[Received]
-) -> None:
+def test_the_sender_of_a_signal_is_known(number: signal.Signals) -> None:
     """Who sent a signal is named with its account and command line, though it is gone by now."""
-    sender = f"import os, time; os.kill({os.getpid()}, {int(number)}); time.sleep(0.2)"
-    with subprocess.Popen([sys.executable, "-c", sender]) as sending:
-        heard = received.get(timeout=10)
+    program = [sys.executable, "-c", WATCHING]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == "watching\n"
+        sender = f"import os, time; os.kill({watching.pid}, {int(number)}); time.sleep(0.2)"
+        with subprocess.Popen([sys.executable, "-c", sender]) as sending:
+            heard = Received(**json.loads(watching.stdout.readline()))
+    assert watching.returncode == 0
     assert (heard.number, heard.pid, heard.uid) == (number, sending.pid, os.getuid())
     user = proc.account(os.getuid())
     assert heard.named.startswith(f"{number.name} from pid {sending.pid} ({user}, {sys.executable}")
