@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -115,6 +114,8 @@ def _refuse_down(now: Status) -> None:
 
 def _verified(mine: Session, now: Status, names: tuple[str, ...], repeats: int) -> Verification:
     """Ask the gates, store what they found, and give it; less than all of it after ^C."""
+    import asyncio
+
     from servicekit import credentials
     from servicekit.checks import kv_below_fp8
     from servicekit.cli.forecast import plan_of
@@ -276,12 +277,16 @@ def _tell(result: Verification) -> None:
 def standing_of(mine: Session, profile: str) -> str:
     """Say whether a profile is verified, or what changed since."""
     from servicekit.errors import UserError
-    from servicekit.verify.gates import GATES
     from servicekit.verify.record import last_of, read, standing
 
-    gates = tuple(GATES)
     try:
-        last = last_of(read(Path(mine.places.state, profile)), gates)
+        every = read(Path(mine.places.state, profile))
+        if not every:  # `status` is to be quick: what nobody has asked for is not loaded
+            return standing(None, None, ())
+        from servicekit.verify.gates import GATES
+
+        gates = tuple(GATES)
+        last = last_of(every, gates)
         now = None if last is None else _now(mine, profile)
     except (OSError, UserError):
         return "cannot be told"
@@ -289,6 +294,8 @@ def standing_of(mine: Session, profile: str) -> str:
 
 
 def _now(mine: Session, profile: str) -> Fingerprint:
+    import asyncio
+
     from servicekit.cli.forecast import plan_of
     from servicekit.verify.binding import fingerprint
 
