@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -35,7 +36,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
-    """Refuse to test the source tree in the place of what was installed."""
+    """Begin with signals as a terminal gives them; refuse to test the tree for what was installed.
+
+    A job in the background is started with its interrupt ignored, and so is all that it starts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     installed = Path(servicekit.__file__).is_relative_to(sys.prefix)
     if os.environ.get("SERVICEKIT_TEST_INSTALLED") and not installed:
         message = f"{servicekit.__file__} is not the installed package"
