@@ -285,10 +285,10 @@ def fill_the_disk(stage: Stage) -> None:
 
     pid = str(stage.watchdog_pid)
     stage.wait(lambda: shows("ready"), OWN_LIMIT, "it shows that it is ready")
-    stage.order("prlimit", "--pid", pid, "--fsize=0:")
+    stage.order("prlimit", "--pid", pid, "--fsize=0:", own=True)
     stage.tell(completion="empty")
     stage.wait(lambda: "degraded: " in stage.told(), OWN_LIMIT, "it is told as degraded")
-    stage.order("prlimit", "--pid", pid, "--fsize=unlimited:")
+    stage.order("prlimit", "--pid", pid, "--fsize=unlimited:", own=True)
     stage.wait(lambda: shows("degraded"), OWN_LIMIT, "it is shown as degraded")
     stage.tell(completion="text")
     stage.wait(lambda: stage.records(Kind.RECOVERED), OWN_LIMIT, "it is ready again")
@@ -297,7 +297,7 @@ def fill_the_disk(stage: Stage) -> None:
 
 def free_the_disk_and_die(stage: Stage) -> None:
     """Let the watchdog write again, and have the engine killed."""
-    stage.order("prlimit", "--pid", str(stage.manager_pid), "--fsize=unlimited:")
+    stage.order("prlimit", "--pid", str(stage.manager_pid), "--fsize=unlimited:", own=True)
     (engine,) = stage.alive()
     stage.now()
     stage.send(engine, "KILL")

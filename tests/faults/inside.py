@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from machines.systemd import Machine
 
 ACCOUNT: Final = "servicekit"
+BECOME: Final = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups")
 FETCH: Final = (
     "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
 )
@@ -102,8 +103,8 @@ class Inside(Stage):
         return "\n".join(self.machine.messages(SERVICEKIT_PROFILE=self.name))
 
     @override
-    def order(self, *argv: str) -> None:
-        self.machine.run(*argv)
+    def order(self, *argv: str, own: bool = False) -> None:
+        self.machine.run(*(BECOME if own else ()), *argv)
 
     @override
     def send(self, pid: int, signal: str) -> None:
@@ -112,8 +113,7 @@ class Inside(Stage):
     @override
     def spawn(self, *argv: str, own: bool = False, **environment: str) -> subprocess.Popen[str]:
         # Who changes the account must be the command itself, else it would outlive what we kill.
-        become = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups")
-        words = (*become, "--pdeathsig", "KILL", *argv) if own else argv
+        words = (*BECOME, "--pdeathsig", "KILL", *argv) if own else argv
         return self.machine.spawn(*words, env=environment)
 
     @override

@@ -104,7 +104,7 @@ class Local(Stage):
         return self.folder / "run" / self.name / "state.json"
 
     @override
-    def order(self, *argv: str) -> None:
+    def order(self, *argv: str, own: bool = False) -> None:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=OWN_LIMIT, check=False)
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
 

@@ -302,8 +302,8 @@ class Stage(ABC):
         """Engine lines and the watchdog's own."""
 
     @abstractmethod
-    def order(self, *argv: str) -> None:
-        """Run a command to its end, as root where there is one."""
+    def order(self, *argv: str, own: bool = False) -> None:
+        """Run a command to its end, as the service's account if `own`, else as root."""
 
     def run(self, *argv: str, own: bool = False, **environment: str) -> None:
         """Have a process run beside the service until the row is over."""
