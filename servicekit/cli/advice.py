@@ -40,11 +40,16 @@ def check(
     that the profile requires, and nothing may be known against the combination. Exit code 1 where
     something stands against a start.
     """
+    from dataclasses import replace
+
     from servicekit.check import check as examine
+    from servicekit.cli.forecast import ask_gpus
 
     mine = session(ctx, user=user)
     plan = plan_of(mine, mine.profile(profile))
-    report = examine(plan.profile, plan, installed_engine(plan, ask=ask))
+    capability = ask_gpus(plan.profile.gpus).capability
+    installed = replace(installed_engine(plan, ask=ask), capability=capability)
+    report = examine(plan.profile, plan, installed)
     if json:
         as_json(report.json())
     else:

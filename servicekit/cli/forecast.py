@@ -88,6 +88,8 @@ class Found(NamedTuple):
     """Bytes of the smallest; `None` where no driver answers or memory is shared with the CPU."""
     names: tuple[str, ...]
     """Everything that they are called: indices and UUIDs."""
+    capability: str | None = None
+    """Compute capability of the first, such as "12.0"."""
 
 
 def ask_gpus(names: Sequence[str]) -> Found:
@@ -107,7 +109,9 @@ def ask_gpus(names: Sequence[str]) -> Found:
     }
     totals = [device.total for _, device in known.values() if device.total is not None]
     aliases = {alias for index, device in known.values() for alias in (index, device.uuid)}
-    return Found(min(totals) * MIB if totals else None, tuple(sorted({*names, *aliases})))
+    capability = next((device.capability for _, device in known.values()), None)
+    memory = min(totals) * MIB if totals else None
+    return Found(memory, tuple(sorted({*names, *aliases})), capability)
 
 
 async def _devices() -> tuple[Device, ...]:

@@ -94,6 +94,22 @@ def test_what_does_not_fit_is_refused_with_the_first_lever(host: Host) -> None:
     assert sorted(host.home.rglob("*")) == before
 
 
+def test_a_check_knows_the_gpu_that_is_there(host: Host) -> None:
+    """What is wrong on some generations of GPUs is not said where the driver names another."""
+    profile = host.home / "profiles.d/mine.toml"
+    profile.parent.mkdir()
+    profile.write_text(
+        'extends = "balanced"\n[options]\nattention-backend = "trtllm_mha"\n', encoding="utf-8"
+    )
+    profile.chmod(0o644)
+    with host.config.open("a", encoding="utf-8") as settings:
+        settings.write('allow = ["mine"]\n')
+    host.driver.does(gpus=[{**CARD, "capability": [12, 0]}])
+    assert "trtllm_mha" in host.run("check", "mine").out
+    host.driver.does(gpus=[{**CARD, "capability": [10, 0]}])
+    assert "trtllm_mha" not in host.run("check", "mine").out
+
+
 def test_what_does_not_fit_can_be_tried_anyway(host: Host) -> None:
     """--anyway turns the refusal of install and start into a warning."""
     host.driver.does(gpus=[SMALL])
