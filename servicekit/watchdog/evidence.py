@@ -198,9 +198,13 @@ def _counter(text: str) -> int | None:
 
 
 def oom_evidence(before: OomKills, after: OomKills) -> str:
-    """Say what the counters prove, in one sentence; "" when they prove nothing."""
-    if before.group is not None and after.group is not None and after.group > before.group:
-        return "the OOM killer killed a process in this service's control group"
+    """Say what the counters prove, in one sentence; "" when they prove nothing.
+
+    A group counts every process of it that was killed, be it for the host's memory or for its own.
+    """
+    if before.group is not None and after.group is not None:
+        own = "the OOM killer killed a process in this service's control group"
+        return own if after.group > before.group else ""
     if before.host is not None and after.host is not None and after.host > before.host:
         return "the OOM killer killed a process on this host at that time"
     return ""

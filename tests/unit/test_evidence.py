@@ -189,6 +189,7 @@ def test_wsl_is_known_by_its_kernel(
         (OomKills(0, 5), OomKills(1, 6), "in this service's control group"),
         (OomKills(None, 5), OomKills(None, 6), "on this host"),
         (OomKills(1, 5), OomKills(1, 5), ""),
+        (OomKills(1, 5), OomKills(1, 6), ""),
         (OomKills(None, None), OomKills(None, None), ""),
         (OomKills(None, None), OomKills(0, 0), ""),
     ],
