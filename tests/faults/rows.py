@@ -92,7 +92,10 @@ class Row:
     unwritten: bool = False
     """Its history is not written at first: that it is ready must be heard."""
     alone: str = ""
-    """It has a manager of its own, which ends or crashes: systemd takes its machine for this."""
+    """It has a manager of its own, which ends or crashes: systemd takes its machine for this.
+
+    Where the test is the manager, it is played when no other row is.
+    """
     launcher: tuple[str, ...] = ()
     """What the watchdog is started by, where the test itself is its manager."""
     managers: tuple[str, ...] = MANAGERS

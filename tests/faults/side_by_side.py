@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -29,9 +29,22 @@ AT_ONCE: Final = {BARE: 6, SUPERVISORD: 6, SYSTEMD: 6}
 @contextmanager
 def played(rows: Sequence[Row], manager: str) -> Iterator[Mapping[str, Future[Outcome]]]:
     """Give the outcomes to come of `rows` under `manager`, by name."""
-    with ExitStack() as machines, ThreadPoolExecutor(AT_ONCE[manager]) as pool:
+    with (
+        ExitStack() as machines,
+        # What concerns the whole host comes last, by itself.
+        ThreadPoolExecutor(1) as by_itself,
+        ThreadPoolExecutor(AT_ONCE[manager]) as pool,
+    ):
         stages = _stages(rows, manager, machines)
-        yield {row.name: pool.submit(play, row, stages[row.name]) for row in rows}
+        crowd = [row for row in rows if not _is_hermit(row, manager)]
+        coming = {row.name: pool.submit(play, row, stages[row.name]) for row in crowd}
+        by_itself.submit(wait, [*coming.values()])
+        hermits = [row for row in rows if row.name not in coming]
+        yield coming | {row.name: by_itself.submit(play, row, stages[row.name]) for row in hermits}
+
+
+def _is_hermit(row: Row, manager: str) -> bool:
+    return bool(row.alone) and manager == BARE
 
 
 def chosen(request: pytest.FixtureRequest) -> list[Row]:
@@ -45,6 +58,12 @@ def report(outcome: Outcome) -> str:
     """Say all that is not as expected; "" when nothing is."""
     left = [] if outcome.left == "nothing" else [f"left behind: {outcome.left}"]
     return "\n".join([*outcome.wrong, *left])
+
+
+def judge(outcome: Outcome) -> None:
+    """Fail where anything is not as expected, with all that is known of it."""
+    if said := report(outcome):
+        pytest.fail(said, pytrace=False)
 
 
 def _stages(rows: Sequence[Row], manager: str, machines: ExitStack) -> dict[str, Stage]:

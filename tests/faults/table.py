@@ -27,6 +27,8 @@ SURVEY: Final = 1.0
 LOOK: Final = 5.0
 """What a call into the driver may take."""
 AT_ONCE: Final = 0.5
+LATER: Final = ()
+"""Rows so near to another one that `make faults` is soon enough for them."""
 LOCAL: Final = (BARE, SUPERVISORD)
 """Where a process can be held inside the kernel: a mount of ours is not seen in a machine."""
 COUNTERS: Final = 5.0
@@ -93,6 +95,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("start-stalled", 75, within=START_STALL + DEADLINE),
         engine="vllm",
         script={"completion": "trickle"},
+        quick=LATER,
     ),
     Row(
         "thinking",
@@ -150,6 +153,7 @@ ROWS: Final[tuple[Row, ...]] = (
             Failed("hung", 75, within=HANG),
             engine=engine,
             act=acts.engine_gets("STOP"),
+            quick=(BARE,) if engine == "llamacpp" else LATER,
         )
         for engine in ("sglang", "vllm", "llamacpp")
     ),
@@ -160,6 +164,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="llamacpp",
         script={"terms": 0},
         act=acts.tell(completion="hang"),
+        quick=LATER,
     ),
     Row(
         "hang-without-metrics",
@@ -175,6 +180,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("hung", 75, within=HANG),
         engine="sglang",
         act=acts.tell(completion="hang", counters="hang"),
+        quick=LATER,
     ),
     Row(
         "trickle",
@@ -219,6 +225,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Ready(hold=1),
         engine="sglang",
         script={"first_stall": 2.5},
+        quick=LATER,
     ),
     Row(
         "work-without-answers",
@@ -239,6 +246,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="vllm",
         profile={"restart": {"on": ["progress-without-completion"]}},
         act=acts.tell(completion="hang", counters="moving"),
+        quick=LATER,
     ),
     Row(
         "traffic",
@@ -255,6 +263,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Ready(hold=8),
         engine="vllm",
         act=acts.tell(counters="hang"),
+        quick=LATER,
     ),
     Row(
         "errors",
@@ -275,18 +284,21 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="nothing but errors"),
         engine="vllm",
         act=acts.tell(completion="drop"),
+        quick=LATER,
     ),
     Row(
         "becomes-a-web-page",
         "somebody's web page in the place of every answer",
         Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
         act=acts.tell(answers="html"),
+        quick=LATER,
     ),
     Row(
         "becomes-another-model",
         "another model's name in `/v1/models`",
         Failed("wrong-model", 78, within=INTERVAL + PATIENCE + 1),
         act=acts.tell(name="other"),
+        quick=LATER,
     ),
     Row(
         "everything-paused",
@@ -316,6 +328,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("engine-signal", 75, within=AT_ONCE, says="SIGSEGV"),
         engine="llamacpp",
         act=acts.tell(kill="SIGSEGV"),
+        quick=LATER,
     ),
     Row(
         "sglang-scheduler-dies",
@@ -332,6 +345,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="vllm",
         script={"workers": 2},
         act=acts.kill_worker,
+        quick=LATER,
     ),
     Row(
         "vllm-workers-survive",
@@ -356,6 +370,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("engine-exit", 75, within=AT_ONCE),
         script={"orphan": "bare"},
         act=acts.tell(exit=1),
+        quick=LATER,
     ),
     Row(
         "shared-memory-left-behind",
@@ -375,6 +390,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "SIGHUP to the watchdog, from somebody else",
         Failed("outside-kill", 75, within=AT_ONCE, says=r"SIGHUP from pid \d+ \("),
         act=acts.watchdog_gets("HUP"),
+        quick=LATER,
     ),
     Row(
         "watchdog-killed",
@@ -417,6 +433,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="llamacpp",
         script={"terms": 2},
         act=acts.stop,
+        quick=LATER,
     ),
     Row(
         "stopped-while-loading",
@@ -559,6 +576,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="sglang",
         script={"draft_graph": False},
         profile={"restart": {"on": ["draft-graph-disabled"]}},
+        quick=LATER,
     ),
     *(
         Row(
@@ -568,6 +586,7 @@ ROWS: Final[tuple[Row, ...]] = (
             engine=engine,
             profile={"watch": {"decode_floor": 50}},
             act=acts.tell(speed=20, users={"at_once": 1, "tokens": 40, "seconds": 8}),
+            quick=(BARE,) if engine == "sglang" else LATER,
         )
         for engine in ("sglang", "vllm", "llamacpp")
     ),
@@ -579,6 +598,7 @@ ROWS: Final[tuple[Row, ...]] = (
             engine=engine,
             script={"acceptance": 0.0, "speed": 400},
             act=acts.tell(users={"at_once": 2, "tokens": 300, "seconds": 3}),
+            quick=(BARE,) if engine == "vllm" else LATER,
         )
         for engine in ("sglang", "vllm", "llamacpp")
     ),
@@ -617,6 +637,7 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="vllm",
         profile={"restart": {"on": ["repeated-answer"]}},
         act=acts.tell(completion="repeat"),
+        quick=LATER,
     ),
     Row(
         "empty-answers",
@@ -630,6 +651,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Degraded("wrong-answer", within=INTERVAL + 1, says="does not match", hold=2),
         profile={"probe": {"expect": "Hello"}},
         act=acts.tell(text="Goodbye."),
+        quick=LATER,
     ),
     # ---- nonsense ----
     Row(
@@ -653,6 +675,7 @@ ROWS: Final[tuple[Row, ...]] = (
             Failed("hung", 75, within=HANG),
             engine=engine,
             act=acts.tell(completion="hang", counters="nan"),
+            quick=(BARE,) if engine == "vllm" else LATER,
         )
         for engine in ("sglang", "vllm", "llamacpp")
     ),
@@ -669,6 +692,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "a start of 8 s without a line, in which the engine computes",
         Ready(hold=1),
         script={"load": 8, "spin": 0.3, "boot": ["loading"]},
+        quick=LATER,
     ),
     Row(
         "download",
@@ -720,6 +744,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("vram-busy", 69, within=GPU_WAIT + 1, says='profile "another" uses the same GPU'),
         gpu=True,
         before=acts.hold_gpu_lock,
+        quick=LATER,
     ),
     Row(
         "cpu-fallback",
@@ -786,6 +811,7 @@ ROWS: Final[tuple[Row, ...]] = (
         Ready(hold=1),
         gpu=True,
         before=acts.driver_comes_late,
+        quick=LATER,
     ),
     Row(
         "driver-hangs-at-start",
@@ -817,6 +843,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "the engine takes more memory than its control group has, and the kernel kills it",
         Failed("oom-kill", 75, within=10, says="in this service's control group"),
         launcher=(*LIMITED, f"fault-{os.getpid()}", "160"),
+        alone="host",  # in a root group, only the host's counter of such kills can be read
         managers=(BARE,) if limited.found() else (),
         quick=(BARE,) if limited.found() else (),
         act=acts.run_out_of_memory,
