@@ -237,9 +237,9 @@ class Watchdog:
 
     async def survey(self) -> Survey:
         """See `World.survey`."""
-        reap_adopted(self._census, self._engine)
         engine = self._alive()
         found = await self._surveyor.look(engine)
+        reap_adopted(self._census, self._engine, self._surveyor.processes)
         left = (process.pid for process in found.leftovers)
         self._shared.look(left if engine is None else self._surveyor.members)
         if engine is None and not found.leftovers and (files := self._shared.clear()):

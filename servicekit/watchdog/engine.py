@@ -392,13 +392,17 @@ def _require_executable(program: str) -> None:
         raise error(f'"{program}" cannot be executed')
 
 
-def reap_adopted(census: Census, engine: EngineProcess | None) -> tuple[int, ...]:
+def reap_adopted(
+    census: Census, engine: EngineProcess | None, processes: Mapping[int, Stat] | None = None
+) -> tuple[int, ...]:
     """Reap what engines left to us and has died since; return the pids.
 
-    The live engine's leader is left to its own `poll`, and our helpers to theirs.
+    The live engine's leader is left to its own `poll`, and our helpers to theirs. `processes` is a
+    look that was taken just now, where the caller has one.
     """
+    processes = census.look() if processes is None else processes
     reaped = []
-    for pid in census.adopted(census.look()) - ({engine.pid} if engine is not None else set()):
+    for pid in census.adopted(processes) - ({engine.pid} if engine is not None else set()):
         with suppress(ChildProcessError):
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
                 reaped.append(pid)
@@ -535,22 +539,17 @@ class PortHolder:
 
 
 def port_holder(
-    host: str,
-    port: int,
-    engine: EngineProcess | None,
-    census: Census,
-    processes: Mapping[int, Stat] | None = None,
+    host: str, port: int, engine: EngineProcess | None, census: Census
 ) -> PortHolder | None:
     """Find who listens on `host` and `port`; `None` when nobody does.
 
     A connection that is refused answers at once, while the kernel's table of sockets takes
     milliseconds to read, which is too much for a question that is asked ten times per second.
-    `processes` is a look that was taken just now, where the caller has one.
     """
     found = () if _refused(host, port) else listeners(host, port)
     if not found:
         return None
-    members = engine.members(processes) if engine is not None else {}
+    members = engine.members() if engine is not None else {}
     unowned = [one for one in found if held_by(one.inode, members) is None]
     if not unowned:
         return PortHolder(ours=True)

@@ -51,8 +51,10 @@ class Surveyor:
         self._addresses: tuple[str, ...] = ()
         self.baseline: dict[str, int] = {}
         """MiB in use by nobody, by the UUID of each GPU."""
+        self.processes: Mapping[int, Stat] = {}
+        """Everybody at the last look."""
         self.members: Mapping[int, Stat] = {}
-        """The engine's living processes at the last look."""
+        """The engine's living processes among them."""
         if profile.gpus:
             from servicekit.gpu import Gpus, Lock
 
@@ -67,7 +69,7 @@ class Surveyor:
         """Look around; `engine` is the live one, and whatever else is ours is a leftover."""
         self._engine = engine
         gpu = await self._gpus.look() if self._gpus is not None else None
-        processes = self._census.look()
+        self.processes = processes = self._census.look()
         self.members = engine.members(processes) if engine is not None else {}
         left = leftovers(
             self._marker,
@@ -76,21 +78,18 @@ class Surveyor:
             delegated=self._delegated,
             processes=processes,
         )
-        survey = Survey(leftovers=left, port_holder=self._port_holder(engine, left, processes))
+        # Whose the port of a living engine is, the gate asks each time: it takes milliseconds.
+        holder = self._port_holder(left) if engine is None else None
+        survey = Survey(leftovers=left, port_holder=holder)
         if gpu is None:
             return survey
         if gpu.view is not GpuView.PRESENT:
             return replace(survey, gpu=gpu.view, gpu_note=gpu.note)
         return self._with_gpu(survey, gpu, processes)
 
-    def _port_holder(
-        self,
-        engine: EngineProcess | None,
-        left: tuple[Process, ...],
-        processes: Mapping[int, Stat],
-    ) -> Process | None:
+    def _port_holder(self, left: tuple[Process, ...]) -> Process | None:
         profile = self._profile
-        holder = port_holder(profile.host, profile.port, engine, self._census, processes)
+        holder = port_holder(profile.host, profile.port, None, self._census)
         if holder is None or holder.process is None:
             return None
         return None if holder.process.pid in {process.pid for process in left} else holder.process

@@ -153,7 +153,7 @@ class Survey:
     strangers: tuple[Process, ...] = ()
     """Hold VRAM on our GPUs and are not ours. Never touched."""
     port_holder: Process | None = None
-    """Listens on our port and is not of the live engine (and not a leftover)."""
+    """Listens on our port and is no leftover. Not looked for while an engine lives."""
     rival: str = ""
     """Another profile of servicekit that holds the lock on one of our GPUs."""
     gpu: GpuView = GpuView.NOT_USED
