@@ -104,6 +104,8 @@ class Loop:
         self._answer: GatePassed | GateMissed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._drift = _drift()
+        self._back_at = time.monotonic()
+        """When we meant to be awake again, or were last."""
         self._bug: BaseException | None = None
 
     @property
@@ -132,25 +134,30 @@ class Loop:
         """Wait for an event or the next deadline, awake often enough for the manager's watchdog."""
         while True:
             quiet = self._world.keep_alive()
+            if missed := self._missed():
+                return ClockJumped(time.monotonic(), missed)
             now = time.monotonic()
-            drift = _drift()
-            jump, self._drift = drift - self._drift, drift
-            if abs(jump) > JUMP:
-                return ClockJumped(now, jump)
             due = wake_at(self._policy, self._memory)
             wait = quiet if due is None else min(quiet, max(0.0, due - now))
+            self._back_at = now + wait
             try:
                 event = await asyncio.wait_for(self._events.get(), wait)
             except TimeoutError:
                 event = TimePassed(time.monotonic())
             if self._bug is not None:
                 raise self._bug
-            late = time.monotonic() - (now + wait)
-            if late > JUMP:
+            if missed := self._missed():
                 self._events.put_nowait(event)
-                return ClockJumped(time.monotonic(), late)
+                return ClockJumped(time.monotonic(), missed)
             if not isinstance(event, TimePassed) or (due is not None and event.at >= due):
                 return event
+
+    def _missed(self) -> float:
+        """Tell how many seconds we slept or were not run since the last look; 0 for a few."""
+        now, drift = time.monotonic(), _drift()
+        late, jump = now - self._back_at, abs(drift - self._drift)
+        self._back_at, self._drift = now, drift
+        return max((seconds for seconds in (late, jump) if seconds > JUMP), default=0.0)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, GatePassed | GateMissed) and event is not self._answer:
