@@ -156,6 +156,30 @@ def stop_the_distribution(stage: Stage) -> None:
     stage.start()
 
 
+def freeze_for(seconds: float) -> Act:
+    """Stop the engine for a while."""
+
+    def act(stage: Stage) -> None:
+        stage.send(stage.engine_pid, "STOP")
+        stage.happens(stage.is_over, seconds)
+        stage.send(stage.engine_pid, "CONT")
+
+    return act
+
+
+def sleep_badly(seconds: float) -> Act:
+    """Stop the watchdog, as a sleep of the machine does, which the engine does not survive."""
+
+    def act(stage: Stage) -> None:
+        stage.send(stage.watchdog_pid, "STOP")
+        stage.tell(completion="hang")
+        stage.happens(stage.is_over, seconds)
+        stage.send(stage.watchdog_pid, "CONT")
+        stage.now()
+
+    return act
+
+
 # Strangers.
 
 

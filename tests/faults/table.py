@@ -307,6 +307,21 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="vllm",
         act=acts.stand_still(8),
     ),
+    Row(
+        "pause-not-survived",
+        "the watchdog stands still for 8 s, as with the whole machine, and the engine hangs since",
+        Failed("suspend", 75, within=HANG + 1, says=r"stood still for \d+ s, and since then: no "),
+        engine="vllm",
+        act=acts.sleep_badly(8),
+    ),
+    Row(
+        "thawed",
+        "the whole server stands still (SIGSTOP) for 3 s, within the allowance of 6",
+        Degraded("unanswered", within=INTERVAL + DEADLINE, recovers=True, hold=2),
+        engine="llamacpp",
+        profile={"watch": {"stall": 6}},
+        act=acts.freeze_for(3),
+    ),
     # ---- ends ----
     Row(
         "exits-0",
@@ -460,6 +475,16 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="sglang",
         script={"load": 12},
         quick=(BARE, SYSTEMD),
+    ),
+    Row(
+        "start-beyond-its-timeout",
+        "a start of 28 s that gets on all the time, where systemd was told to wait for 19 s",
+        Ready(hold=1),
+        engine="sglang",
+        script={"load": 28},
+        profile={"start": {"limit": 60}},
+        managers=(SYSTEMD,),
+        quick=LATER,
     ),
     Row(
         "busy-for-ever",
