@@ -168,6 +168,8 @@ class Census:
     def __init__(self) -> None:
         self.memory = proc.Memory()
         self._markers: dict[tuple[int, int], Marker | None] = {}
+        self._marked: tuple[Mapping[int, Stat], dict[int, Marker]] = {}, {}
+        """The last look whose markers were wanted, and those."""
         children = proc.children(os.getpid(), self.look().values())
         self._before = {(child.pid, child.started) for child in children}
 
@@ -180,6 +182,11 @@ class Census:
 
         A zombie leader has no environment any more; while a thread of it lives, that has.
         """
+        if processes is not self._marked[0]:
+            self._marked = processes, self._read_markers(processes)
+        return self._marked[1]
+
+    def _read_markers(self, processes: Mapping[int, Stat]) -> dict[int, Marker]:
         known = {
             key: self._markers[key]
             for process in processes.values()
