@@ -205,14 +205,7 @@ def _tried(keeper: Keeper, trial: Callable[[Keeper], list[Row]]) -> list[Row]:
 def compared(rows: Sequence[Row], every: Sequence[Way]) -> Iterator[Row]:
     """Order the rows by what was measured, and set each beside its aim or beside ours."""
     found = {(row.what, row.of): row for row in rows}
-    supervisor = found.get((CRASH, f"Supervisor + httpok {LISTENED}"))
-    aims = {
-        CRASH: supervisor.value if supervisor else None,
-        LEFT: 0.0,
-        FULL: HANG_AIM,
-        GENERATION: HANG_AIM,
-        KILLS: 0.0,
-    }
+    aims = {LEFT: 0.0, FULL: HANG_AIM, GENERATION: HANG_AIM, KILLS: 0.0}
     for what in ORDER:
         for way in every:
             row = found.get((what, way.name))

@@ -275,9 +275,14 @@ class OursUnderSupervisor(Ours):
         self._home = self.supervisor.home
         super().__init__(processes, self._home, str(self._home), script)
 
+    @property
+    def surroundings(self) -> dict[str, str]:
+        """What supervisord has in its environment, and so the watchdog."""
+        return {}
+
     @override
     def start(self) -> None:
-        self.supervisor.start()
+        self.supervisor.start(self.surroundings)
         config = self._home / "servicekit.toml"
         settings = {"root": str(self._home), "manager": "supervisor", "allow": [self.profile_name]}
         settings["supervisor_socket"] = str(self.supervisor.socket)
@@ -308,6 +313,30 @@ class OursUnderSupervisor(Ours):
     @override
     def history(self) -> Path:
         return self._home / f"state/{self.profile_name}/history.jsonl"
+
+
+class OursWithGpu(OursUnderSupervisor):
+    """The same with a GPU, whose driver is the fake one of the tests: what asking any driver costs."""
+
+    name = "servicekit, Supervisor, GPU"
+    UUID: Final = "GPU-0123456789abcdef"
+
+    def __init__(self, processes: Processes) -> None:
+        super().__init__(processes, {"gpus": [self.UUID]})
+        card = {"uuid": self.UUID, "pci": "00000000:03:00.0", "used": 600, "total": 32607}
+        driver = {"gpus": [card | {"held_by": "FAKE_VRAM"}]}
+        (self.folder / "driver.json").write_text(json.dumps(driver), encoding="utf-8")
+
+    @property
+    @override
+    def variables(self) -> dict[str, str]:
+        return super().variables | {"FAKE_VRAM": "20000"}
+
+    @property
+    @override
+    def surroundings(self) -> dict[str, str]:
+        drivers = PROGRAM.with_name("drivers")
+        return {"PYTHONPATH": str(drivers), "FAKE_NVML": str(self.folder / "driver.json")}
 
 
 class PlainUnit(Keeper):
@@ -476,7 +505,7 @@ def find_monit(folder: Path) -> Path | None:
         run(["dpkg", "--extract", *map(str, folder.glob("monit_*.deb")), str(folder)])
         program = folder / "usr/bin/monit"
         run([str(program), "--version"])
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, RuntimeError):
         return None
     return program
 
@@ -487,12 +516,13 @@ def executable(file: Path, text: str) -> None:
     file.chmod(0o755)
 
 
-def run(argv: Sequence[str], folder: Path | None = None) -> str:
-    """Run a command to its end and give what it printed; raise where it fails."""
+def run(argv: Sequence[str], folder: Path | None = None) -> None:
+    """Run a command to its end; raise with what it said where it fails."""
     done = subprocess.run(
-        argv, cwd=folder, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+        argv, cwd=folder, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )
-    return done.stdout
+    if done.returncode != 0:
+        raise RuntimeError(f"{argv} exited {done.returncode}: {done.stdout}{done.stderr}")
 
 
 def _room(machine: Machine) -> tuple[Path, str]:

@@ -23,6 +23,7 @@ from benchmarks.keepers import (
     Ours,
     OursUnderSupervisor,
     OursUnderSystemd,
+    OursWithGpu,
 )
 from benchmarks.table import Row, not_run, sampled
 from servicekit.watchdog.ledger import Kind
@@ -139,28 +140,35 @@ def measure_crashes(machinery: Machinery) -> Iterator[Row]:
     rival = machinery.keep(Httpok(machinery.processes, LISTENED, {"load": LOAD}))
     crashes = Crashes(rival)
     crashes.run()
-    yield sampled("crash -> new process", rival.name, crashes.process, "s")
+    yield sampled("crash -> new process", "Supervisor alone", crashes.process, "s")
 
 
 def measure_idle(machinery: Machinery) -> Iterator[Row]:
     """What a watchdog costs while nobody uses its engine, everything as shipped."""
     if machinery.no_systemd:
         yield not_run("idle watchdog", OursUnderSystemd.name, machinery.no_systemd)
-    idle = list(services(machinery))
+    idle = [*services(machinery), machinery.keep(OursWithGpu(machinery.processes))]
     for ours in idle:
         ours.start()
     for ours in idle:
         wait_until(ours.is_ready, START_LIMIT, f"{ours.name} is ready")
     time.sleep(SETTLED)
-    before = [seen.cpu_seconds([ours.watchdog]) for ours in idle]
+    watched = [(ours, {ours.watchdog}) for ours in idle]
+    watched.append((idle[-1], seen.below(idle[-1].watchdog, without=[idle[-1].engine.pid])))
+    before = [seen.cpu_seconds(processes) for _, processes in watched]
     time.sleep(IDLE)
-    for ours, spent in zip(idle, before, strict=True):
-        percent = (seen.cpu_seconds([ours.watchdog]) - spent) / IDLE * 100
-        resident, divided = seen.memory([ours.watchdog])
-        how = f"the watchdog's process alone; PSS {divided:.1f} MiB"
-        yield Row("idle watchdog, RSS", ours.name, resident, "MiB", aim=RSS_AIM, how=how)
+    for (ours, processes), spent in zip(watched, before, strict=True):
+        percent = (seen.cpu_seconds(processes) - spent) / IDLE * 100
+        resident, divided = seen.memory(processes)
+        alone = len(processes) == 1
+        what = "idle watchdog" if alone else "idle watchdog and driver's child"
+        how = f"PSS {divided:.1f} MiB"
+        aim = RSS_AIM if alone else None
+        yield Row(f"{what}, RSS", ours.name, resident, "MiB", aim=aim, how=how)
         how = f"over {IDLE:g} s: counters every 5 s, survey 15 s, completion 30 s"
-        yield Row("idle watchdog, CPU", ours.name, percent, "% of a core", aim=CPU_AIM, how=how)
+        aim = CPU_AIM if alone else None
+        yield Row(f"{what}, CPU", ours.name, percent, "% of a core", aim=aim, how=how)
+    for ours in idle:
         ours.close()
 
 
