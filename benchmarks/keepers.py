@@ -316,7 +316,7 @@ class OursUnderSupervisor(Ours):
 
 
 class OursWithGpu(OursUnderSupervisor):
-    """The same with a GPU, whose driver is the fake one of the tests: what asking any driver costs."""
+    """The same with a GPU, whose driver is the fake one of the tests."""
 
     name = "servicekit, Supervisor, GPU"
     UUID: Final = "GPU-0123456789abcdef"
