@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pytest
 import servicekit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 pytest_plugins = [
     "machines.driver",
@@ -66,6 +67,13 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where {', '.join(proves)} must run: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    """Give an XDG_RUNTIME_DIR for a user's systemd: a socket below it has 107 characters in all."""
+    with tempfile.TemporaryDirectory(prefix="servicekit-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

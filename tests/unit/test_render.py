@@ -263,7 +263,7 @@ class TestSystemd:
     @pytest.mark.parametrize("name", BUILT_IN)
     @pytest.mark.parametrize("places", [SYSTEM, USER], ids=["system", "user"])
     def test_systemd_analyze_has_nothing_to_say(
-        self, name: str, places: Places, units: Path
+        self, name: str, places: Places, units: Path, runtime_dir: Path
     ) -> None:
         """Not a line from verify, which exits 0 on mistakes; the alert and the target included."""
         path = self.write(
@@ -273,7 +273,11 @@ class TestSystemd:
         scope = ["--user"] if places is USER else []
         done = subprocess.run(
             ["systemd-analyze", *scope, "verify", path, alert, units / "servicekit.target"],
-            env={**os.environ, "SYSTEMD_UNIT_PATH": f"{units}:", "XDG_RUNTIME_DIR": str(units)},
+            env={
+                **os.environ,
+                "SYSTEMD_UNIT_PATH": f"{units}:",
+                "XDG_RUNTIME_DIR": str(runtime_dir),
+            },
             capture_output=True,
             text=True,
             check=False,

@@ -565,7 +565,9 @@ class TestArtifacts:
             assert comment or plain or not line, line
 
     @pytest.mark.parametrize("file", ["system.service", "reverse.service", "user.service"])
-    def test_systemd_finds_nothing_wrong(self, file: str, tmp_path: Path) -> None:
+    def test_systemd_finds_nothing_wrong(
+        self, file: str, tmp_path: Path, runtime_dir: Path
+    ) -> None:
         """`systemd-analyze verify` prints nothing; it exits 0 on unknown keys."""
         if shutil.which("systemd-analyze") is None:
             pytest.skip("needs systemd-analyze")
@@ -578,7 +580,7 @@ class TestArtifacts:
             capture_output=True,
             text=True,
             check=False,
-            env=os.environ | {"XDG_RUNTIME_DIR": str(tmp_path)},
+            env=os.environ | {"XDG_RUNTIME_DIR": str(runtime_dir)},
         )
         assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
