@@ -1,27 +1,21 @@
-"""Verifications on disk: one JSON file a run, bound to what it was made with.
-
-A root that writes below a service's own directory must not be led astray by a link there: every
-step is taken relative to a directory that is open and was no link.
-"""
+"""Verifications on disk: one JSON file a run, bound to what it was made with."""
 
 from __future__ import annotations
 
 import json
-import os
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from servicekit import kept
 from servicekit.verify.values import Finding, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 FOLDER: Final = "verifications"
 FORMAT: Final = 1
 """Version of the file's layout; another one is passed over."""
-_OPEN: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,26 +124,13 @@ def write(state: Path, verification: Verification) -> str:
     """Store it below the state directory of its profile; give the file's name."""
     name = f"{verification.at.replace(':', '').replace('+0000', 'Z')}.json"
     content = json.dumps(verification.as_json(), indent=1, ensure_ascii=False) + "\n"
-    with _folder(state, make=True) as folder:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(f".{name}", flags, 0o644, dir_fd=folder), "w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f".{name}", name, src_dir_fd=folder, dst_dir_fd=folder)
-        os.fsync(folder)
+    kept.write(state, FOLDER, name, content)
     return name
 
 
 def read(state: Path) -> tuple[Verification, ...]:
     """Read all that is stored below a profile's state directory, the oldest first."""
-    found = []
-    with suppress(FileNotFoundError, NotADirectoryError), _folder(state, make=False) as folder:
-        for name in sorted(os.listdir(folder)):  # noqa: PTH208 - of a descriptor
-            if name.endswith(".json") and not name.startswith("."):
-                file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-                with os.fdopen(file, encoding="utf-8", errors="replace") as stream:
-                    found.append(Verification.parse(stream.read()))
+    found = (Verification.parse(text) for _, text in kept.read(state, FOLDER))
     return tuple(each for each in found if each is not None)
 
 
@@ -170,22 +151,3 @@ def twin_of(others: Mapping[str, tuple[Verification, ...]], about: str) -> Mappi
         if finding.gate == "kv-precision" and isinstance(finding.evidence.get("answers"), dict)
     ]
     return max(found, key=lambda pair: pair[0])[1] if found else None
-
-
-@contextmanager
-def _folder(state: Path, *, make: bool) -> Iterator[int]:
-    """Open the folder of a profile's verifications, made where that is wanted."""
-    if make:
-        state.mkdir(parents=True, exist_ok=True)
-    above = os.open(state, os.O_RDONLY | _OPEN)
-    try:
-        if make:
-            with suppress(FileExistsError):
-                os.mkdir(FOLDER, 0o755, dir_fd=above)
-        folder = os.open(FOLDER, os.O_RDONLY | _OPEN, dir_fd=above)
-    finally:
-        os.close(above)
-    try:
-        yield folder
-    finally:
-        os.close(folder)

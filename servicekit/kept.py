@@ -1,0 +1,75 @@
+"""Files that runs leave below a profile's state directory, each written once. Disk.
+
+The directory is a service's own, and whoever writes or reads there may be root, who must not be led
+astray by what that service put there: every step is taken relative to a directory that is open and
+was no link, and what is no regular file is passed over.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SUFFIX: Final = ".json"
+_OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def write(state: Path, folder: str, name: str, text: str) -> None:
+    """Write `text` as `name`, which ends in `.json`, to `folder` below `state`: whole, or not."""
+    with _opened(state, folder, make=True) as within:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(f".{name}", flags, 0o644, dir_fd=within), "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(f".{name}", name, src_dir_fd=within, dst_dir_fd=within)
+        os.fsync(within)
+
+
+def read(state: Path, folder: str) -> Iterator[tuple[str, str]]:
+    """Give name and text of each file in `folder` below `state`, in the order of the names."""
+    with suppress(FileNotFoundError, NotADirectoryError), _opened(state, folder) as within:
+        for name in sorted(os.listdir(within)):  # noqa: PTH208 - of a descriptor
+            if name.endswith(SUFFIX) and not name.startswith("."):
+                text = _read(name, within)
+                if text is not None:
+                    yield name, text
+
+
+def _read(name: str, within: int) -> str | None:
+    # Without waiting, since a named pipe would hold up its reader for ever.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        opened = os.open(name, flags, dir_fd=within)
+    except OSError:  # a link, or gone meanwhile
+        return None
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        return None
+    with os.fdopen(opened, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
+
+
+@contextmanager
+def _opened(state: Path, folder: str, *, make: bool = False) -> Iterator[int]:
+    """Open `folder` below `state`, made where that is wanted."""
+    if make:
+        state.mkdir(parents=True, exist_ok=True)
+    above = os.open(state, _OPEN)
+    try:
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o755, dir_fd=above)
+        within = os.open(folder, _OPEN, dir_fd=above)
+    finally:
+        os.close(above)
+    try:
+        yield within
+    finally:
+        os.close(within)
