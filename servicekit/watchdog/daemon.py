@@ -37,6 +37,7 @@ from servicekit.watchdog.engine import (
     stop_with,
     sweep,
 )
+from servicekit.watchdog.kin import Kin
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.publish import Notifier, State, write_state
@@ -123,7 +124,11 @@ class Watchdog:
         """Counted two looks ago, and at the last: what is older explains no end of now."""
         self._ooms_at = time.monotonic()
         self._policy = Policy.of(profile, on_wsl=evidence.on_wsl())
-        self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated)
+        kin = None
+        if self._delegated is None:
+            path = self._ledger.path.with_name("kin.json")
+            kin = Kin(path, boot_id=self._boot_id, pid1_started=evidence.pid1_started())
+        self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated, kin=kin)
         self._loop = Loop(self._policy, self)
         self._launched_at = 0.0
         self._ready_seconds: float | None = None
@@ -470,7 +475,8 @@ class Watchdog:
             engine, now = self._alive(), time.monotonic()
             if engine is None:
                 continue
-            activity, loaded = engine.activity(), download_bytes(cache)
+            activity = engine.activity(self._surveyor.look_at_members(engine))
+            loaded = download_bytes(cache)
             for sign in signs(before, activity, now - at):
                 self._loop.post(Progressed(now, sign))
             if loaded != downloads:

@@ -2,8 +2,9 @@
 
 Whose a process is, is known by where it comes from, strongest first: the control group of the
 engine, where systemd delegated ours; descent from the leader, since the watchdog is the subreaper
-of whatever detaches itself; the session; the marker in its environment. A name decides nothing. A
-process is always meant by pid and start time, and looked at again before it is sent a signal.
+of whatever detaches itself; the marker in its environment; what an earlier run wrote down while it
+was its parent. A name decides nothing. A process is always meant by pid and start time, and looked
+at again before it is sent a signal.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from servicekit.child import ExitStatus
     from servicekit.proc import Stat
+    from servicekit.watchdog.kin import Kin
 
 VARIABLE: Final = "SERVICEKIT_RUN"
 """Environment variable that carries the marker of a run."""
@@ -368,10 +370,13 @@ class EngineProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
-    def activity(self) -> Activity:
-        """Add up what its processes have done so far: figures that only ever grow."""
+    def activity(self, members: Iterable[Stat]) -> Activity:
+        """Add up what its processes have done so far: figures that only ever grow.
+
+        `members` are its living processes, looked at just now.
+        """
         spent = {}
-        for member in self.members().values():
+        for member in members:
             key = member.pid, member.started
             spent[key] = now = Activity(member.cpu / proc.TICKS, proc.io_bytes(member.pid))
             before = self._spent.get(key, Activity())
@@ -422,13 +427,15 @@ def leftovers(
     census: Census,
     live: EngineProcess | None = None,
     delegated: Path | None = None,
+    kin: Kin | None = None,
     processes: Mapping[int, Stat] | None = None,
 ) -> tuple[Process, ...]:
     """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.
 
     They carry a marker of this service, or are in an engine's group of our unit, or were left to
-    us, or descend from such a process. A process that carries another's marker is never among them.
-    `processes` is a look that was taken just now, where the caller has one.
+    us, or were written down by an earlier run (`kin`), or descend from such a process. A process
+    that carries another's marker is never among them. `processes` is a look that was taken just
+    now, where the caller has one.
     """
     processes = census.look() if processes is None else processes
     markers = census.marked(processes)
@@ -436,6 +443,7 @@ def leftovers(
     for group in cgroups.engines(delegated) if delegated is not None else ():
         roots |= cgroups.members(group)
     roots |= census.adopted(processes)
+    roots |= kin.among(processes.values()) if kin is not None else set()
     ours = proc.descendants(roots, processes) - (live.members(processes).keys() if live else set())
     session = os.getsid(0)
     return tuple(

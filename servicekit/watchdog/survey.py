@@ -15,21 +15,22 @@ from servicekit.watchdog.engine import leftovers, port_holder
 from servicekit.watchdog.values import GpuView, Process, Survey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
     from servicekit.gpu import Gpus, Holders, Look, Xid
     from servicekit.proc import Stat
     from servicekit.profile import Profile
     from servicekit.watchdog.engine import Census, EngineProcess, Marker
+    from servicekit.watchdog.kin import Kin
     from servicekit.watchdog.values import Fault
 
 
 class Surveyor:
     """Looks around for one run of `profile`; `marker` is the run's.
 
-    `delegated` is our unit's control group where systemd delegated it; `gpus` is made from the
-    profile where it is not given.
+    `delegated` is our unit's control group where systemd delegated it; `kin` is what holds on to
+    processes where it did not. `gpus` is made from the profile where it is not given.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Surveyor:
         census: Census,
         delegated: Path | None,
         *,
+        kin: Kin | None = None,
         gpus: Gpus | None = None,
     ) -> None:
         self._profile = profile
         self._marker = marker
         self._census = census
         self._delegated = delegated
+        self._kin = kin
         self._gpus = gpus
         self._engine: EngineProcess | None = None
         self._present = asyncio.Event()
@@ -76,8 +79,10 @@ class Surveyor:
             census=self._census,
             live=engine,
             delegated=self._delegated,
+            kin=self._kin,
             processes=processes,
         )
+        self._remember(processes, {*self.members, *(process.pid for process in left)})
         # Whose the port of a living engine is, the gate asks each time: it takes milliseconds.
         holder = self._port_holder(left) if engine is None else None
         survey = Survey(leftovers=left, port_holder=holder)
@@ -86,6 +91,19 @@ class Surveyor:
         if gpu.view is not GpuView.PRESENT:
             return replace(survey, gpu=gpu.view, gpu_note=gpu.note)
         return self._with_gpu(survey, gpu, processes)
+
+    def look_at_members(self, engine: EngineProcess) -> tuple[Stat, ...]:
+        """Only see which processes the engine has."""
+        processes = self._census.look()
+        members = engine.members(processes)
+        self._remember(processes, members)
+        return tuple(members.values())
+
+    def _remember(self, processes: Mapping[int, Stat], ours: Iterable[int]) -> None:
+        """Write down those of ours that the next run could not know by their marker."""
+        if self._kin is not None:
+            marked = self._census.marked(processes)
+            self._kin.remember(processes[pid] for pid in ours if pid not in marked)
 
     def _port_holder(self, left: tuple[Process, ...]) -> Process | None:
         profile = self._profile

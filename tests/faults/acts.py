@@ -50,6 +50,18 @@ def watchdog_gets(signal: str) -> Act:
     return lambda stage: stage.send(stage.watchdog_pid, signal)
 
 
+def kill_watchdog_that_looked(stage: Stage) -> None:
+    """Kill the watchdog once it has seen which processes its engine has."""
+    _after_a_look(stage)
+    stage.send(stage.watchdog_pid, "KILL")
+
+
+def _after_a_look(stage: Stage) -> None:
+    """Wait until the watchdog has looked around, which it does every second."""
+    stage.happens(stage.is_over, 3)
+    stage.now()
+
+
 def stop(stage: Stage) -> None:
     """Have the manager stop it."""
     stage.stop()
@@ -71,8 +83,7 @@ def die_with_shared_memory(stage: Stage) -> None:
     """Kill the engine while it has a file in shared memory."""
     stage.tell(shm=f"psm_{stage.token}")
     stage.wait(stage.shared_memory, OWN_LIMIT, "the file is there")
-    stage.happens(stage.is_over, 3)  # looks come every second: one has seen it
-    stage.now()
+    _after_a_look(stage)
     stage.send(stage.engine_pid, "KILL")
 
 

@@ -417,6 +417,15 @@ ROWS: Final[tuple[Row, ...]] = (
         quick=MANAGERS,
     ),
     Row(
+        "watchdog-killed-beside-a-bare-child",
+        "the same, when the engine has a double-forked child, deaf to SIGTERM, that has nothing of "
+        "its environment",
+        Failed("watchdog-killed", None, within=30, says="the watchdog was killed"),
+        script={"orphan": "bare"},
+        act=acts.kill_watchdog_that_looked,
+        quick=(BARE, SUPERVISORD),
+    ),
+    Row(
         "terminal-ends",
         "the terminal that it runs in is closed",
         Failed("session-end", 75, within=AT_ONCE, says="SIGHUP from the terminal"),

@@ -36,6 +36,7 @@ from servicekit.watchdog.engine import (
     signs,
     sweep,
 )
+from servicekit.watchdog.kin import Kin
 from servicekit.watchdog.values import Process, Sign
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ import os, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        print("detached", os.getpid(), flush=True)
+        print(f"detached {os.getpid()}\\n", end="", flush=True)
         time.sleep(600)
     os._exit(0)
 os.wait()
@@ -325,6 +326,67 @@ def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
         assert pid not in pids(leftovers(LATER, census=launcher.census))
         launcher.end()
     del launch
+
+
+def kin(path: Path, *, boot_id: str = "boot", pid1_started: int = 7) -> Kin:
+    """What the runs of a service have written down, as read on some machine."""
+    return Kin(path, boot_id=boot_id, pid1_started=pid1_started)
+
+
+def test_what_an_earlier_run_wrote_down_is_left_over(tmp_path: Path) -> None:
+    """A process that nothing about itself tells is found by pid and start time, no other one is."""
+    path = tmp_path / "kin.json"
+    with foreign() as pid:
+        stat = proc.stat(pid)
+        assert stat is not None
+        assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
+        kin(path).remember([stat])
+        assert pids(leftovers(LATER, census=Census(), kin=kin(path))) == {pid}
+        # A pid that was given away anew, another boot, another container of the same host.
+        kin(path).remember([stat._replace(started=stat.started - 1)])
+        assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
+        kin(path).remember([stat])
+        assert leftovers(LATER, census=Census(), kin=kin(path, boot_id="other")) == ()
+        assert leftovers(LATER, census=Census(), kin=kin(path, pid1_started=8)) == ()
+
+
+def test_what_carries_anothers_marker_is_not_ours_though_it_was_written_down(
+    tmp_path: Path,
+) -> None:
+    """What a process itself tells is believed rather than what was written down of it."""
+    path = tmp_path / "kin.json"
+    with foreign(SERVICEKIT_RUN=Marker("other", "run-1", MARKER.home).value) as pid:
+        stat = proc.stat(pid)
+        assert stat is not None
+        kin(path).remember([stat])
+        assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
+
+
+def test_the_file_of_kin_is_there_only_while_it_is_needed(tmp_path: Path) -> None:
+    """It is replaced when the set changes, and removed when nobody is left in it."""
+    path = tmp_path / "kin.json"
+    own = proc.stat(os.getpid())
+    assert own is not None
+    ours = kin(path)
+    ours.remember([])
+    assert not path.exists()
+    ours.remember([own])
+    before = path.stat().st_ino
+    ours.remember([own])
+    assert path.stat().st_ino == before
+    assert kin(path).known == {(own.pid, own.started)}
+    ours.remember([])
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"boot_id": "boot", "pid1_started": 7}', "[" * 100000, "\0\xff"]
+)
+def test_a_file_of_kin_that_is_none_names_nobody(tmp_path: Path, text: str) -> None:
+    """Whatever is in the file, a run begins."""
+    path = tmp_path / "kin.json"
+    path.write_text(text, encoding="latin-1")
+    assert kin(path).known == frozenset()
 
 
 def test_a_pid_that_was_reused_is_not_killed() -> None:
@@ -598,11 +660,11 @@ if os.fork() == 0:
 """
     engine = launch(program)
     said(engine, "worked")
-    first = engine.activity()
+    first = engine.activity(engine.members().values())
     assert first.cpu_seconds >= 0.25
     assert first.io_bytes >= 1 << 22
     wait_until(lambda: len(engine.members()) == 1, LIMIT, "the worker is gone")
-    second = engine.activity()
+    second = engine.activity(engine.members().values())
     assert second.cpu_seconds >= first.cpu_seconds
     assert second.io_bytes >= first.io_bytes
 

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.gpu import Gpus, Lock, Xid
 from servicekit.profile import parse
 from servicekit.watchdog.engine import Census, EngineProcess, Marker
+from servicekit.watchdog.kin import Kin
 from servicekit.watchdog.survey import Surveyor
 from servicekit.watchdog.values import Fault, GpuView, Survey
 
@@ -69,6 +71,11 @@ def other(program: str = SLEEP, **environment: str) -> Iterator[int]:
         yield pid
     finally:
         os.kill(pid, signal.SIGKILL)
+
+
+def environ(pid: int) -> bytes:
+    """Read a process's environment."""
+    return Path(f"/proc/{pid}/environ").read_bytes()
 
 
 class Scene:
@@ -137,6 +144,41 @@ def test_a_cpu_profile_asks_no_driver(free_port: int) -> None:
         await surveyor.close()
 
     asyncio.run(story())
+
+
+def test_what_could_not_be_known_later_is_written_down(free_port: int, tmp_path: Path) -> None:
+    """An engine's process without its marker is remembered while it lives, and only that one."""
+    path = tmp_path / "kin.json"
+    census, written = Census(), Kin(path, boot_id="boot", pid1_started=7)
+    surveyor = Surveyor(profile(free_port), MARKER, census, None, kin=written)
+    program = f"""
+import subprocess, sys
+subprocess.run([sys.executable, "-c", {SLEEP!r}], env={{}})
+{SLEEP}
+"""
+    command = [sys.executable, "-c", program]
+    engine = EngineProcess.launch(command, os.environ, MARKER, census=census)
+
+    def known() -> set[int]:
+        return {pid for pid, _ in Kin(path, boot_id="boot", pid1_started=7).known}
+
+    def children() -> set[int]:
+        members = surveyor.look_at_members(engine)
+        return {member.pid for member in members if b"SERVICEKIT_RUN" not in environ(member.pid)}
+
+    try:
+        bare = wait_until(children, LIMIT, "it has a child without an environment")
+        wait_until(
+            lambda: surveyor.look_at_members(engine) and known() == bare, LIMIT, "it is known"
+        )
+        asyncio.run(surveyor.look(engine))
+        assert known() == bare
+    finally:
+        engine.kill()
+        wait_until(engine.poll, LIMIT, "the engine is dead")
+        engine.close()
+    wait_until(lambda: not asyncio.run(surveyor.look(None)).leftovers, LIMIT, "nobody is left")
+    assert not path.exists()
 
 
 def test_nothing_is_in_the_way(scene: Scene) -> None:
