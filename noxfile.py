@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import nox
@@ -54,5 +55,6 @@ def wheel(session: nox.Session) -> None:
         "installed or not (systemd or supervisord or llama or sshd or gpu)",
         *(str(ROOT / tests) for tests in INSTALLED if (ROOT / tests).is_dir()),
         *session.posargs,
-        env={"SERVICEKIT_TEST_INSTALLED": "1"},
+        # Nox's own folder for temporary files may be too deep for the name of a socket.
+        env={"SERVICEKIT_TEST_INSTALLED": "1", "TMPDIR": tempfile.gettempdir()},
     )

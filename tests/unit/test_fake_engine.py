@@ -137,7 +137,9 @@ class TestAnswers:
         assert engine.ask("/health")[0] == 200
         with pytest.raises(TimeoutError):
             engine.complete(limit=SOON)
-        assert counter(engine, "vllm:num_requests_running") == 1
+        wait_until(
+            lambda: counter(engine, "vllm:num_requests_running") == 1, 10, "the request is counted"
+        )
         engine.tell(completion="text")
         assert engine.complete()[0] == 200
 
