@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -57,21 +59,44 @@ def main() -> int:
     managers: Sequence[str] = asked.manager or MANAGERS
     rows = [row for row in ROWS if not asked.row or row.name in asked.row]
     outcomes: dict[str, dict[str, Outcome]] = {row.name: {} for row in rows}
+    progress = Progress(sum(len({*managers} & {*row.managers}) for row in rows))
     for manager in managers:
         chosen = [row for row in rows if manager in row.managers]
         with played(chosen, manager) as coming:
-            for number, row in enumerate(chosen, start=1):
-                outcome = outcomes[row.name][manager] = coming[row.name].result()
-                wrong = report(outcome)
-                mark = "WRONG" if wrong else "ok"
-                print(f"{manager} {number}/{len(chosen)} {row.name}: {mark}", file=sys.stderr)
-                if wrong:
-                    print(wrong, file=sys.stderr)
+            for future in as_completed(coming.values()):
+                outcome = future.result()
+                outcomes[outcome.row.name][manager] = outcome
+                progress.tell(outcome)
     table = render(rows, outcomes, managers)
     print(table, end="")
     if asked.out is not None:
         asked.out.write_text(table, encoding="utf-8")
     return any(report(each) for of_row in outcomes.values() for each in of_row.values())
+
+
+class Progress:
+    """Tells how each row went, and how long the rest may take."""
+
+    def __init__(self, every: int) -> None:
+        self._every = every
+        self._done = 0
+        self._begun = time.monotonic()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Count one more row."""
+        self._done += 1
+        passed = time.monotonic() - self._begun
+        left = passed / self._done * (self._every - self._done)
+        wrong = report(outcome)
+        times = f"{_minutes(passed)} passed, about {_minutes(left)} left"
+        row = f"{outcome.row.name} under {outcome.manager}: {'WRONG' if wrong else 'ok'}"
+        print(f"{self._done}/{self._every}, {times}: {row}", file=sys.stderr, flush=True)
+        if wrong:
+            print(wrong, file=sys.stderr, flush=True)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02} min"
 
 
 def render(
