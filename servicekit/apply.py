@@ -129,10 +129,15 @@ def look(tree: Tree, paths: Iterable[Path]) -> dict[Path, Present]:
     return {path: present for path, present in found.items() if present is not None}
 
 
-def drifted(tree: Tree, installed: Sequence[Manifest]) -> dict[str, tuple[str, ...]]:
-    """Tell of each profile which files are not as an install left them, and how."""
+def drifted(
+    tree: Tree, installed: Sequence[Manifest], others: Iterable[Manifest] = ()
+) -> dict[str, tuple[str, ...]]:
+    """Tell of each of `installed` which files are not as an install left them, and how.
+
+    `others` are manifests of what may share files with them.
+    """
     ours: dict[Path, list[Written]] = {}
-    for manifest in installed:
+    for manifest in (*installed, *others):
         for written in manifest.files:
             ours.setdefault(written.path, []).append(written)
     found: dict[Path, str] = {}

@@ -96,10 +96,9 @@ def propose(order: Order, tree: Tree) -> Proposal:
         enable = own.enabled if own is not None else not at_boot
     wanted = artifacts(make_plan(profile, found.host), order.manager, enabled=enable)
     there = look(tree, _paths(wanted, own))
-    others = tuple(installed.values())
+    # Tunnels are started by the same target, and may stand in the same directories.
+    others = (*installed.values(), *manifests(tree, places.for_tunnels).values())
     made = changes(wanted, there, own, others, force=order.force)
-    # A tunnel's install may have made a directory that this one needs, too.
-    tunnels = manifests(tree, places.for_tunnels).values()
     manifest = Manifest(
         profile=profile.name,
         servicekit=__version__,
@@ -109,7 +108,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
         gpus=order.gpus,
         enabled=enable,
         files=record(made, own),
-        directories=inherited((artifact.path for artifact in wanted), (*others, *tunnels)),
+        directories=inherited((artifact.path for artifact in wanted), others),
         kv_tokens=order.kv_tokens,
         kv_precision_accepted=profile.kv_precision_accepted,
     )
@@ -244,7 +243,8 @@ def removal(
             f'profile "{shown(profile)}" is not installed', hint=f"installed is: {names}"
         )
     there = look(tree, _paths((), own))
-    return own, changes((), there, own, tuple(installed.values()), force=force)
+    others = (*installed.values(), *manifests(tree, places.for_tunnels).values())
+    return own, changes((), there, own, others, force=force)
 
 
 def _paths(wanted: Iterable[Artifact], own: Manifest | None) -> set[PurePosixPath]:

@@ -55,6 +55,11 @@ class Places:
         """The same, but for the manifests: those of tunnels are none of a profile."""
         return replace(self, manifests=self.manifests / "tunnels")
 
+    @property
+    def boot_target(self) -> str:
+        """The target that systemd reaches when the boot is over; of a user, the first login."""
+        return "multi-user.target" if self.scope is Scope.SYSTEM else "default.target"
+
     def manifest(self, profile: str) -> PurePosixPath:
         """What the profile's install left as its memory."""
         return self.manifests / f"{profile}.json"

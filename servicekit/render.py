@@ -14,13 +14,14 @@ from servicekit import quoting
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope
-from servicekit.unit import stop_seconds, unit_of
+from servicekit.unit import TARGET, stop_seconds, unit_of
 from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import PurePosixPath
 
+    from servicekit.places import Places
     from servicekit.plan import Plan
     from servicekit.quoting import Word
 
@@ -40,8 +41,8 @@ FILTERS: Final = (
     quoting.supervisor_logfile,
     catalog_text,
 )
-STATIC: Final = ("servicekit.target", "servicekit-alert@.service")
-"""Units that are the same for every profile."""
+ALERT: Final = "servicekit-alert@.service"
+"""Given for a service that stays failed."""
 BOOT: Final = "servicekit-boot.service"
 """Starts the enabled services when the boot is over."""
 BOOT_PATIENCE: Final = 60
@@ -117,21 +118,26 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
         alert=(*plan.host.servicekit, "alert", profile.name),
         user=unit.user,
     )
-    for name in STATIC:
-        yield Artifact(places.units / name, 0o644, static(name), None)
+    yield _static(places.units / ALERT)
     if unit.user is not None and places.sysusers is not None:
         yield _file(places.sysusers / "servicekit.conf", "sysusers.conf.j2", user=unit.user)
     if places.catalog is not None:
         yield _file(places.catalog / "servicekit.catalog", "servicekit.catalog.j2", causes=Cause)
+    yield from boot(places, service, enabled=enabled)
+
+
+def boot(places: Places, service: str, *, enabled: bool = True) -> Iterator[Artifact]:
+    """What has `service` started when the boot is over, if `enabled`, so that it holds none up."""
+    yield _static(places.units / TARGET)
     yield _file(
         places.units / BOOT,
         "boot.service.j2",
-        boot=unit.boot,
+        boot=places.boot_target,
         systemctl="systemctl" if places.scope is Scope.SYSTEM else "systemctl --user",
         patience=BOOT_PATIENCE,
     )
     if enabled:
-        for target, wanted in (("servicekit.target", service), (unit.boot, BOOT)):
+        for target, wanted in ((TARGET, service), (places.boot_target, BOOT)):
             yield Artifact(places.units / f"{target}.wants" / wanted, LINK, f"../{wanted}", None)
 
 
@@ -146,6 +152,10 @@ def _supervisor(plan: Plan, *, enabled: bool) -> Artifact:
         log=str(places.log_file(profile.name)),
         stop_seconds=stop_seconds(profile),
     )
+
+
+def _static(path: PurePosixPath) -> Artifact:
+    return Artifact(path, 0o644, static(path.name), None)
 
 
 def _file(path: PurePosixPath, template: str, **values: object) -> Artifact:

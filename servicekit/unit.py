@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from servicekit.plan import Plan
     from servicekit.profile import Profile
 
+TARGET: Final = "servicekit.target"
+"""Starts and stops all services together."""
 MARGIN: Final = 15.0
 """Seconds that a manager waits beyond the watchdog's own bounds, which are the ones that count."""
 
@@ -37,8 +39,6 @@ class Unit:
     """Values of one unit, each used in the template where its name says."""
 
     description: str
-    boot: str
-    """The target that starts the service at boot."""
     after: str
     wants: str
     rivals: str
@@ -64,7 +64,6 @@ def unit_of(plan: Plan) -> Unit:
     """
     profile, host, places = plan.profile, plan.host, plan.host.places
     system = places.scope is Scope.SYSTEM
-    boot = "multi-user.target" if system else "default.target"
     rivals = tuple(f"servicekit-{rival}.service" for rival in host.rivals)
     module, daemon = (
         (("modprobe@nvidia_uvm.service",), ("nvidia-persistenced.service",))
@@ -74,8 +73,7 @@ def unit_of(plan: Plan) -> Unit:
     moved = map(str, moved_directories(places, profile.name))
     return Unit(
         description=f"servicekit {profile.name}: {profile.summary}",
-        boot=boot,
-        after=" ".join((boot, "servicekit.target", *module, *daemon, *rivals)),
+        after=" ".join((places.boot_target, TARGET, *module, *daemon, *rivals)),
         wants=" ".join(module),
         rivals=" ".join(rivals),
         command=plan.watchdog,

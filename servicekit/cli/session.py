@@ -101,6 +101,13 @@ class Session:
 
         return manifests(Tree(), self.places)
 
+    def tunnels(self) -> dict[str, Manifest]:
+        """The tunnels that are installed, as `manifests` tells of profiles."""
+        from servicekit.apply import manifests
+        from servicekit.tree import Tree
+
+        return manifests(Tree(), self.places.for_tunnels)
+
     def manager(self, name: str | None = None) -> Manager:
         """The manager called `name`, else the one of the settings, else the one that runs."""
         from servicekit.managers import find_manager

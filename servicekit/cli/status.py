@@ -70,7 +70,8 @@ def look(mine: Session, installed: list[Manifest]) -> list[Status]:
     said: dict[str, Seen] = {}
     for name in sorted({manifest.manager for manifest in installed}):
         said |= _ask(mine, name, [m.profile for m in installed if m.manager == name])
-    drift = drifted(Tree(), installed)
+    every = (*mine.manifests().values(), *mine.tunnels().values())
+    drift = drifted(Tree(), installed, every)
     return [
         replace(
             status_of(manifest, mine.places, said.get(manifest.profile)),

@@ -22,7 +22,7 @@ from servicekit.installation import ensure_account, tell_again
 from servicekit.managers import accounts
 from servicekit.manifest import Manifest, inherited
 from servicekit.places import Scope
-from servicekit.render import LINK, Artifact, rendered, static
+from servicekit.render import Artifact, boot, rendered, static
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.state import sweep_ssh
 from servicekit.tunnel.values import (
@@ -114,9 +114,10 @@ def propose(order: Order, tree: Tree) -> Proposal:
         _refuse_taken(tunnel, "tunnel", installed)
     wanted = artifacts(order)
     there = look(tree, _paths(wanted, own))
-    others = tuple(installed.values())
+    # Both kinds of services are started by the same target.
+    others = (*installed.values(), *profiles.values())
     made = changes(wanted, there, own, others, force=order.force)
-    directories = inherited((a.path for a in wanted), (*others, *profiles.values()))
+    directories = inherited((a.path for a in wanted), others)
     manifest = Manifest(
         profile=tunnel.name,
         servicekit=__version__,
@@ -157,13 +158,12 @@ def artifacts(order: Order) -> tuple[Artifact, ...]:
 def _systemd(order: Order) -> Iterator[Artifact]:
     tunnel, places = order.tunnel, order.places
     system = places.scope is Scope.SYSTEM
-    boot = "multi-user.target" if system else "default.target"
     service = f"{tunnel.unit}.service"
     text = rendered(
         "tunnel.service.j2",
         tunnel=tunnel,
         command=order.command,
-        boot=boot,
+        boot=places.boot_target,
         user=order.user,
         system=system,
         listens_on=None if tunnel.reverse else tunnel.local,
@@ -174,8 +174,7 @@ def _systemd(order: Order) -> Iterator[Artifact]:
     yield Artifact(places.units / service, 0o644, text, None)
     if order.user is not None and places.sysusers is not None:
         yield Artifact(places.sysusers / SYSUSERS, 0o644, static(SYSUSERS), None)
-    for target in (boot, "servicekit.target"):
-        yield Artifact(places.units / f"{target}.wants" / service, LINK, f"../{service}", None)
+    yield from boot(places, service)
 
 
 def _supervisor(order: Order) -> Artifact:
@@ -232,7 +231,8 @@ def removal(
         names = ", ".join(sorted(installed)) or "none"
         raise UserError(f'tunnel "{name}" is not installed', hint=f"installed are: {names}")
     there = look(tree, _paths((), own))
-    return own, changes((), there, own, tuple(installed.values()), force=force)
+    others = (*installed.values(), *manifests(tree, places).values())
+    return own, changes((), there, own, others, force=force)
 
 
 def uninstall(

@@ -220,6 +220,33 @@ def test_a_tunnel_lives_through_everything_under_systemd(fresh_machine: Machine)
 
 
 @pytest.mark.systemd
+def test_a_server_that_is_silent_does_not_hold_the_boot(fresh_machine: Machine) -> None:
+    """The boot is over before a tunnel connects, which takes as long as its server likes."""
+    machine = fresh_machine
+    machine.boot()
+    server = Server(machine)
+    machine.run(*INSTALL, *SERVER, "--fingerprint", server.fingerprint)
+    # From now on, something takes connections there and says nothing.
+    machine.run("systemctl", "disable", "--now", SSHD)
+    silent = "import signal, socket; s = socket.create_server(('', 2222)); signal.pause()"
+    machine.write(
+        "/etc/systemd/system/silent.service",
+        f'[Service]\nExecStart=/usr/bin/env python3 -c "{silent}"\n'
+        "[Install]\nWantedBy=multi-user.target\n",
+    )
+    machine.run("systemctl", "enable", "silent.service")
+    machine.reboot()
+    state = machine.run("systemctl", "is-system-running", "--wait", check=False).stdout.strip()
+    assert state in {"running", "degraded"}
+    becomes(machine, "ActiveState", "activating")
+    began = int(machine.show(UNIT, "InactiveExitTimestampMonotonic"))
+    over = machine.run("systemctl", "show", "--value", "-p", "FinishTimestampMonotonic").stdout
+    reached = int(machine.show("multi-user.target", "ActiveEnterTimestampMonotonic"))
+    assert 0 < reached <= int(over) < began
+    assert status(machine)["state"] == "down"
+
+
+@pytest.mark.systemd
 def test_a_users_own_systemd_runs_a_tunnel(fresh_machine: Machine) -> None:
     """Below a home, by its owner, without root."""
     machine = fresh_machine

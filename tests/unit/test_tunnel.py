@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 from plans import SYSTEM, USER
 from supervisor.options import ServerOptions
 
+from servicekit import installation as profiles
 from servicekit import proc
+from servicekit.changes import Act
 from servicekit.child import ExitStatus
 from servicekit.errors import ExitCode, UserError
 from servicekit.managers import Seen
-from servicekit.manifest import Manifest
+from servicekit.manifest import Manifest, Written, fingerprint
 from servicekit.places import below
 from servicekit.render import LINK
 from servicekit.tree import Tree
 from servicekit.trusted import Document, parse
-from servicekit.tunnel.installation import Order, artifacts, propose
+from servicekit.tunnel.installation import Order, artifacts, propose, removal
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.outcome import Cause, Reader, late, unusable_key
 from servicekit.tunnel.state import State, read_state, sweep_ssh
@@ -620,6 +622,33 @@ class TestPropose:
                 propose(CASES["system.service"], tree)
             assert propose(CASES["reverse.service"], tree).acts
             file.unlink()
+
+    @pytest.mark.parametrize("last", ["demo", "home"])
+    def test_the_target_is_shared_with_profiles(self, tmp_path: Path, last: str) -> None:
+        """It starts both at boot; whoever goes last, a profile or a tunnel, takes it along."""
+        tree, target = Tree(str(tmp_path)), SYSTEM.units / "servicekit.target"
+        tree_path = tmp_path / str(target).lstrip("/")
+        tree_path.parent.mkdir(parents=True)
+        tree_path.write_text("[Unit]\n")
+        tree_path.chmod(0o644)
+        written = Written(target, fingerprint(target, b"[Unit]\n", 0o644), 0o644, None)
+        kinds = {
+            "demo": (SYSTEM.manifest("demo"), profiles.removal),
+            "home": (SYSTEM.for_tunnels.manifest("home"), removal),
+        }
+        for name, (path, _) in kinds.items():
+            file = tmp_path / str(path).lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(replace(MANIFEST, profile=name, files=(written,)).to_json())
+
+        def act(name: str) -> Act:
+            (change,) = kinds[name][1](name, tree, SYSTEM)[1]
+            return change.act
+
+        (first,) = {*kinds} - {last}
+        assert (act(first), act(last)) == (Act.KEEP, Act.KEEP)
+        tree.delete(kinds[first][0])
+        assert act(last) == Act.REMOVE
 
     def test_a_tunnel_stays_with_its_manager(self, tmp_path: Path) -> None:
         """The other one would go on running it."""

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 def installed(mine: Session) -> dict[str, Manifest]:
     """Manifests of the installed tunnels, by name."""
-    from servicekit.apply import manifests
-    from servicekit.tree import Tree
-
-    return dict(sorted(manifests(Tree(), mine.places.for_tunnels).items()))
+    return dict(sorted(mine.tunnels().items()))
 
 
 def manifest_of(mine: Session, name: str) -> Manifest:

@@ -105,7 +105,8 @@ async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> lis
     for manager in sorted({manifest.manager for manifest in chosen}):
         units = [f"servicekit-{label(m.profile)}" for m in chosen if m.manager == manager]
         said |= _ask(mine, manager, units)
-    drift = drifted(Tree(), chosen)
+    every = (*mine.manifests().values(), *mine.tunnels().values())
+    drift = drifted(Tree(), chosen, every)
     looks = []
     for manifest in chosen:
         found = _concluded(mine, manifest, said)
