@@ -1,0 +1,1 @@
+"""Results of benchmarks side by side: only what matches, with the traps named."""

@@ -1,0 +1,75 @@
+"""Whether a median is better than another, or the same within what was measured. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from servicekit.bench.values import Case, Figure, Statistics
+
+FEWEST: Final = 3
+"""Samples of a case below which nobody knows its spread."""
+PRECISION: Final = 0.02
+"""Part of a median that a benchmark may be wrong by, as it promises against known timings."""
+CLOCK: Final = 0.002
+"""Seconds that it may be wrong by where that is more."""
+
+
+class Verdict(StrEnum):
+    """What a median is, measured against another one."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "no difference"
+    """The medians differ by no more than the samples do among themselves."""
+    UNKNOWN = "cannot tell"
+    """One of them was not measured, or not often enough."""
+
+
+class Judgement(NamedTuple):
+    """A median against the one it is compared with."""
+
+    verdict: Verdict
+    before: float | None
+    """The other median."""
+    now: float | None
+    """This one, in the figure's unit."""
+    change: float | None
+    """Part of the other median by which this one is more; `None` where one is missing or 0."""
+    noise: float | None
+    """What the difference must exceed to be one, in the figure's unit; `None` if not known."""
+
+
+def judge(figure: Figure, before: Case, now: Case) -> Judgement:
+    """Compare the medians of `figure` in two cases that match.
+
+    A difference is one where it exceeds the larger of both standard deviations, and what the
+    benchmark itself may be wrong by. So neither is better than the other, whichever comes first,
+    where the samples of one alone lie as far apart.
+    """
+    return compare(before.statistics(figure), now.statistics(figure), figure)
+
+
+def compare(before: Statistics | None, now: Statistics | None, figure: Figure) -> Judgement:
+    """Do the same with the statistics themselves."""
+    was = before.median if before else None
+    became = now.median if now else None
+    change = relative(was, became)
+    if before is None or now is None or min(before.samples, now.samples) < FEWEST:
+        return Judgement(Verdict.UNKNOWN, was, became, change, None)
+    precision = PRECISION * max(before.median, now.median)
+    if figure.unit == "s":
+        precision = max(precision, CLOCK)
+    noise = max(before.deviation, now.deviation, precision)
+    gap = now.median - before.median
+    if abs(gap) <= noise:
+        verdict = Verdict.SAME
+    else:
+        verdict = Verdict.BETTER if (gap > 0) is figure.more_is_better else Verdict.WORSE
+    return Judgement(verdict, was, became, change, noise)
+
+
+def relative(before: float | None, now: float | None) -> float | None:
+    """By which part of `before` the other is more; `None` where that is no number."""
+    return now / before - 1 if before and now is not None else None
