@@ -8,8 +8,9 @@ object: the value of `--script`, or of the environment variable `FAKE_ENGINE`; e
 `@FILE`. While it runs, `POST /_fault` with such an object changes it, and so does SIGUSR1, which
 reads the `@FILE` again, or only `told` in it, which means nothing at start (the only way in while it
 loads, or from afar); both merge into what is there.
-`GET /_fault` tells `{"pid", "ready_at", "workers", "orphans", "asked", "personality"}`; `ready_at` is
-wall-clock time, `asked` counts completions by the asker's program: `begun`, `open`, `most` open at once.
+`GET /_fault` tells `{"pid", "ready_at", "workers", "orphans", "asked", "terms", "personality"}`;
+`ready_at` is wall-clock time, `terms` the SIGTERMs so far, and `asked` counts completions by the
+asker's program: `begun`, `open`, `most` open at once.
 
 As in the real engines, a request whose client has hung up is dropped, in the queue too, and what a
 dialect counts is counted when the real one does: a prompt when it is through (vLLM), both when the
@@ -279,7 +280,7 @@ class Engine:
         self.first = True
         self.workers: list[subprocess.Popen[bytes]] = []
         self.orphans: list[int] = []
-        self._terms = 0
+        self.terms = 0
         self._status_over = float("inf")
         self._due: list[tuple[float, str, Any]] = []
         self._changed = threading.Event()
@@ -439,8 +440,8 @@ class Engine:
         self.change({"status": 500, "status_for": 0, "exit": 0, "after": 0.2})
 
     def _terminate(self) -> None:
-        self._terms += 1
-        if self._terms == self.me.terms:
+        self.terms += 1
+        if self.terms == self.me.terms:
             for worker in self.workers:
                 worker.terminate()
             os._exit(0)
@@ -797,7 +798,7 @@ class Handler(BaseHTTPRequestHandler):
         counters = engine.me.counters
         if path == "/_fault":
             told = {"pid": os.getpid(), "orphans": engine.orphans, "personality": asdict(engine.me)}
-            told |= {"ready_at": engine.ready_at}
+            told |= {"ready_at": engine.ready_at, "terms": engine.terms}
             told |= {"asked": {asker: asdict(asked) for asker, asked in engine.asked.items()}}
             self._json(told | {"workers": [worker.pid for worker in engine.workers]})
         elif path == "/health":
