@@ -114,6 +114,7 @@ def result(profile: str = "dspark", **changes: Any) -> Result:  # noqa: ANN401
         "verified": True,
         "standing": "verified, prompts up to 32014 tokens",
         "unmatched": (),
+        "skipped": (),
         "started": "2026-01-31T12:00:00.000+00:00",
         "ended": "2026-01-31T12:03:00.000+00:00",
         "complete": True,

@@ -22,6 +22,8 @@ from servicekit.verify.record import Fingerprint
 
 FORMAT: Final = 1
 """Version of the file's layout; another one is refused."""
+LEAST_DECODED: Final = 16
+"""Tokens of an answer, at least, whose decode rate is worth telling."""
 
 Seconds = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -135,11 +137,16 @@ class Sample(_Stored):
 
     @property
     def decode(self) -> float | None:
-        """Decode tokens/s: the tokens after the first, over the time after the first."""
-        if self.first is None or self.last is None or not self.completion_tokens:
+        """Decode tokens/s: the tokens after the first, over the time after the first.
+
+        `None` for an answer of fewer than `LEAST_DECODED` tokens, which is no rate yet.
+        """
+        if self.first is None or self.last is None or self.completion_tokens is None:
             return None
         spent = self.last - self.first
-        return (self.completion_tokens - 1) / spent if spent > 0 else None
+        if self.completion_tokens < LEAST_DECODED:
+            return None
+        return _ratio(self.completion_tokens - 1, spent)
 
     @property
     def prefill(self) -> float | None:
@@ -160,6 +167,7 @@ class EngineSide(_Stored):
     """
 
     prompt_tokens: float | None
+    """All of them, cached ones too."""
     cached_tokens: float | None
     generated_tokens: float | None
     prefill_seconds: float | None
@@ -249,12 +257,32 @@ class Case(_Stored):
 
     def values(self, figure: Figure) -> tuple[float, ...]:
         """Give `figure` for each sample that has it, in their order."""
-        if figure is PREFILL and self.conditions.prefix is not Prefix.COLD:
-            counted = [sample for sample in self.sound if sample.cached_tokens is not None]
-        else:
-            counted = list(self.sound)
+        counted = [sample for sample in self.sound if self._has(figure, sample)]
         found = [figure.of(sample) for sample in counted]
         return tuple(value for value in found if value is not None)
+
+    def _has(self, figure: Figure, sample: Sample) -> bool:
+        if figure is PREFILL and self.conditions.prefix is not Prefix.COLD:
+            return sample.cached_tokens is not None
+        if figure is DONE:
+            return self.conditions.exact_output or sample.finish_reason != "length"
+        return True
+
+    @property
+    def cut_off(self) -> int:
+        """Answers that were not finished within `max_tokens`: they took no time to finish."""
+        return 0 if self.conditions.exact_output else len(self.sound) - len(self.values(DONE))
+
+    @property
+    def foreign(self) -> float:
+        """Tokens of prompts that somebody else had the engine read meanwhile, as far as it counts.
+
+        The watchdog's own completion has some dozens now and then.
+        """
+        if self.engine is None or self.engine.prompt_tokens is None:
+            return 0.0
+        ours = [sample.prompt_tokens for sample in self.samples if sample.prompt_tokens]
+        return max(0.0, self.engine.prompt_tokens - sum(ours))
 
     def statistics(self, figure: Figure) -> Statistics | None:
         """Sum `figure` up over the samples; `None` where none has it."""
@@ -287,6 +315,8 @@ class Result(_Stored):
     """The same in words: what is verified, what changed since, or what failed."""
     unmatched: tuple[str, ...]
     """Conditions of the suite that the profile does not meet, run all the same."""
+    skipped: tuple[str, ...]
+    """Cases that were not run, each with the reason: prompts that do not fit, say."""
     started: str
     """ISO 8601, by the wall clock."""
     ended: str
@@ -394,6 +424,8 @@ def summary(case: Case) -> dict[str, Any]:
         "faults": list(case.faults),
         "correctness": case.correctness,
         "throughput": case.throughput,
+        "cut_off": case.cut_off,
+        "foreign_tokens": case.foreign,
         **{
             figure.name: None if (found := case.statistics(figure)) is None else found._asdict()
             for figure in FIGURES

@@ -110,7 +110,7 @@ def test_the_figures_of_a_request() -> None:
     unseen = {"first": None, "visible": None, "last": None, "completion_tokens": None}
     silent = sample().model_copy(update=unseen)
     assert [figure.of(silent) for figure in (TTFT, VISIBLE, DECODE, PREFILL)] == [None] * 4
-    assert sample(tokens=1).decode is None
+    assert sample(tokens=15).decode is None
 
 
 def test_what_was_cached_is_not_prefilled() -> None:
@@ -120,6 +120,22 @@ def test_what_was_cached_is_not_prefilled() -> None:
     assert case(samples=[unknown]).values(PREFILL) == (unknown.prefill,)
     assert case(samples=[unknown], conditions=warm).values(PREFILL) == ()
     assert len(case(samples=[sample()], conditions=warm).values(PREFILL)) == 1
+
+
+def test_an_answer_that_was_cut_off_never_finished() -> None:
+    """A thought that ended with its tokens has no time to the finished answer."""
+    cut = [sample(finish_reason="length"), sample()]
+    assert (len(case(samples=cut).values(DONE)), case(samples=cut).cut_off) == (1, 1)
+    exact = conditions(exact_output=True)
+    assert len(case(samples=cut, conditions=exact).values(DONE)) == 2
+    assert case(samples=cut, conditions=exact).cut_off == 0
+
+
+def test_what_others_asked_meanwhile_is_seen() -> None:
+    """The engine counts every prompt, whoever asked."""
+    assert case(samples=[sample()], engine=side(prompt_tokens=9000.0)).foreign == 9000 - 8192
+    for engine in (None, side(prompt_tokens=None), side(prompt_tokens=5.0)):
+        assert case(engine=engine).foreign == 0
 
 
 def test_a_fault_counts_as_wrong_and_as_nothing_else() -> None:
