@@ -24,7 +24,8 @@ def write(state: Path, folder: str, name: str, text: str) -> None:
     """Write `text` as `name`, which ends in `.json`, to `folder` below `state`: whole, or not."""
     with _opened(state, folder, make=True) as within:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(f".{name}", flags, 0o644, dir_fd=within), "w") as file:
+        opened = os.open(f".{name}", flags, 0o644, dir_fd=within)
+        with os.fdopen(opened, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -146,6 +146,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         default=True,
         help="use the model's template",
     )
+    option("--chat-template-file", help="file with a Jinja template in the place of the model's")
     option("--offline", action="store_true", help="never reach for the network")
     option("--api-key-file", help="file with one key a line; LLAMA_API_KEY works too")
     known, unknown = parser.parse_known_args(argv)
@@ -200,6 +201,8 @@ def serve(options: argparse.Namespace) -> NoReturn:
     params.endpoint_metrics = options.metrics
     params.endpoint_slots = options.slots
     params.use_jinja = options.jinja
+    if options.chat_template_file:
+        params.chat_template = Path(options.chat_template_file).read_text(encoding="utf-8")
     params.offline = options.offline
     params.api_keys = _api_keys(options)
 
@@ -230,7 +233,7 @@ def main() -> NoReturn:
     options = parse(sys.argv[1:])
     try:
         serve(options)
-    except (UserError, OSError) as error:
+    except (UserError, OSError, UnicodeError) as error:
         _say(f"error: {error}")
         sys.exit(1)
 

@@ -9,7 +9,9 @@ import asyncio
 import json
 import ssl
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
@@ -17,7 +19,7 @@ import httpx
 from servicekit.verify.values import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
     from servicekit.verify.values import Request
@@ -28,16 +30,36 @@ BODY_LIMIT: Final = 16 << 20
 """Bytes of an answer that are read at most."""
 QUOTED: Final = 300
 """Characters of a refusal that are kept."""
+TOLD_WITHIN: Final = 60.0
+"""Seconds for what a server tells of itself, busy as it may be."""
+DEEPEST: Final = 64
+"""Levels of lists and objects in an answer below which nothing is kept."""
+HIDDEN: Final = "[API key]"
+"""What stands for the key where a server repeats it: answers are kept as evidence."""
 
 
 class _TooLargeError(Exception):
     pass
 
 
+@dataclass(slots=True)
+class _Times:
+    """When tokens of a stream came, in seconds."""
+
+    first: float | None = None
+    visible: float | None = None
+    last: float | None = None
+
+    def told(self, now: float, *, visible: bool) -> None:
+        self.first = now if self.first is None else self.first
+        self.visible = now if visible and self.visible is None else self.visible
+        self.last = now
+
+
 class Client:
     """Asks the engine at `base`, such as `http://127.0.0.1:8000`. An asynchronous context manager.
 
-    No proxy of the environment is used: what is asked here is on loopback.
+    No proxy of the environment is used and no redirect followed: what is asked here is on loopback.
     """
 
     def __init__(self, base: str, *, api_key: str | None = None, limit: float = LIMIT) -> None:
@@ -48,12 +70,14 @@ class Client:
             headers=headers,
             timeout=limit,
             trust_env=False,
-            # llama-server closes idle connections after five seconds, maybe just when one is used.
+            # A connection of its own for each request: llama-server closes idle ones after five
+            # seconds, maybe just when one is used, and a request that is cut off is a failed gate.
             limits=httpx.Limits(max_keepalive_connections=0),
             # There is no TLS on loopback, and loading certificates takes longer than a request.
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         )
         self._limit = limit
+        self._key = api_key
 
     async def __aenter__(self) -> Self:
         """Give the client itself."""
@@ -70,13 +94,23 @@ class Client:
 
     async def properties(self, path: str) -> Mapping[str, Any]:
         """Read what the server tells of itself; nothing where it tells nothing."""
-        try:
-            async with asyncio.timeout(min(self._limit, 10.0)):
-                answer = await self._http.get(path)
-                told = answer.json()
-        except (TimeoutError, httpx.HTTPError, ValueError):
-            return {}
+        told = self._clean(_parsed(await self._page(path)))
         return told if isinstance(told, dict) else {}
+
+    async def page(self, path: str) -> str:
+        """Read the text that the server has at `path`; nothing where it has none."""
+        return self._hidden((await self._page(path)).decode("utf-8", errors="replace"))
+
+    async def _page(self, path: str) -> bytes:
+        try:
+            async with (
+                asyncio.timeout(min(self._limit, TOLD_WITHIN)),
+                self._http.stream("GET", path) as answer,
+            ):
+                content = await _read(answer)
+        except (TimeoutError, httpx.HTTPError, _TooLargeError):
+            return b""
+        return content if answer.status_code == HTTPStatus.OK else b""
 
     async def ask(self, request: Request) -> Reply:
         """Ask for one completion; never raises for what the server does."""
@@ -96,32 +130,81 @@ class Client:
 
     async def _whole(self, body: Mapping[str, Any], began: float) -> Reply:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            return _reply(answer.status_code, await _read(answer), began)
+            return self._reply(answer.status_code, await _read(answer), began)
 
     async def _streamed(self, body: Mapping[str, Any], began: float) -> Reply:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         parts: dict[str, str] = {}
         finish: Any = None
         usage: Any = None
-        ttft: float | None = None
+        broken: Any = None
+        times = _Times()
         async with self._http.stream("POST", "/v1/chat/completions", json=asked) as answer:
             if answer.status_code != HTTPStatus.OK:
-                return _reply(answer.status_code, await _read(answer), began)
-            size = 0
-            async for line in answer.aiter_lines():
-                size += len(line)
-                if size > BODY_LIMIT:
-                    raise _TooLargeError
+                return self._reply(answer.status_code, await _read(answer), began)
+            async for line in _lines(answer):
+                now = time.monotonic() - began
                 event = _event(line)
                 usage = event.get("usage") or usage
+                broken = broken or event.get("error")
                 choice = _first(event.get("choices"))
                 finish = choice.get("finish_reason") or finish
                 for key, piece in _first([choice.get("delta")]).items():
                     if isinstance(piece, str) and piece and key != "role":
-                        ttft = time.monotonic() - began if ttft is None else ttft
+                        times.told(now, visible=key == "content")
                         parts[key] = parts.get(key, "") + piece
+        seconds = time.monotonic() - began
+        if broken:
+            error = self._quoted(f"the stream broke off: {_spelt(self._clean(broken))}")
+            return Reply(0, None, error, seconds, times.first, times.visible, times.last)
         made = {"choices": [{"finish_reason": finish, "message": parts}], "usage": usage}
-        return Reply(HTTPStatus.OK, made, seconds=time.monotonic() - began, ttft=ttft)
+        body = self._clean(made)
+        return Reply(HTTPStatus.OK, body, "", seconds, times.first, times.visible, times.last)
+
+    def _reply(self, status: int, content: bytes, began: float) -> Reply:
+        seconds = time.monotonic() - began
+        body = self._clean(_parsed(content))
+        if status == HTTPStatus.OK:
+            return Reply(status, body, seconds=seconds)
+        # What was parsed is quoted as it was cleaned: raw, the key may be spelt with escapes.
+        said = content.decode("utf-8", errors="replace") if body is None else _spelt(body)
+        return Reply(status, body, error=self._quoted(said), seconds=seconds)
+
+    def _quoted(self, text: str) -> str:
+        return " ".join(self._hidden(text).split())[:QUOTED]
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._key, HIDDEN) if self._key else text
+
+    def _clean(self, told: Any, deep: int = 0) -> Any:  # noqa: ANN401 - JSON
+        """Give parsed JSON that can be kept: without the key, and fit to be written again.
+
+        What is no number, half a character, or deeper than anything that is read, is taken out.
+        """
+        if isinstance(told, str):
+            return self._hidden(told.encode("utf-8", errors="replace").decode())
+        if isinstance(told, float):
+            return told if isfinite(told) else None
+        if not isinstance(told, dict | list):
+            return told
+        if deep == DEEPEST:
+            return None
+        if isinstance(told, list):
+            return [self._clean(each, deep + 1) for each in told]
+        return {self._clean(key): self._clean(each, deep + 1) for key, each in told.items()}
+
+
+async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
+    """Give the lines of a stream as they come; the whole may have `BODY_LIMIT` bytes."""
+    size, begun = 0, b""
+    async for piece in answer.aiter_bytes():
+        size += len(piece)
+        if size > BODY_LIMIT:
+            raise _TooLargeError
+        *whole, begun = (begun + piece).split(b"\n")
+        for line in whole:
+            yield line
+    yield begun
 
 
 async def _read(answer: httpx.Response) -> bytes:
@@ -138,22 +221,19 @@ def _first(found: object) -> Mapping[str, Any]:
     return first if isinstance(first, dict) else {}
 
 
-def _event(line: str) -> Mapping[str, Any]:
+def _event(line: bytes) -> Mapping[str, Any]:
     """Parse one line of an event stream; what is no JSON object, such as `[DONE]`, says nothing."""
-    try:
-        told = json.loads(line.removeprefix("data:")) if line.startswith("data:") else None
-    except (ValueError, RecursionError):
-        told = None
+    told = _parsed(line.removeprefix(b"data:")) if line.startswith(b"data:") else None
     return told if isinstance(told, dict) else {}
 
 
-def _reply(status: int, content: bytes, began: float) -> Reply:
-    seconds = time.monotonic() - began
-    text = content.decode("utf-8", errors="replace")
+def _spelt(told: object) -> str:
+    return json.dumps(told, ensure_ascii=False)
+
+
+def _parsed(content: bytes) -> Any:  # noqa: ANN401 - JSON
+    """Parse what should be JSON; `None` where it is not."""
     try:
-        body = json.loads(text)
+        return json.loads(content.decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
-        body = None
-    if status == HTTPStatus.OK:
-        return Reply(status, body, seconds=seconds)
-    return Reply(status, body, error=" ".join(text.split())[:QUOTED], seconds=seconds)
+        return None

@@ -38,21 +38,27 @@ THOUGHT: Final = 512
 """Tokens of a thought and the answer after it, at most."""
 FILLER: Final = "The harbour was quiet and the boats lay still in the morning light. "
 NEEDLES: Final = (
-    (0.1, "The dog of the baker is called Rufus. ", "What is the baker's dog called?", "rufus"),
+    (
+        0.1,
+        "The dog of the baker is called Rufus. ",
+        "What is the baker's dog called?",
+        r"\brufus\b",
+    ),
     (
         0.5,
         "The train to the coast leaves from platform 47. ",
         "From which platform does the train to the coast leave?",
-        "47",
+        r"\b47\b",
     ),
     (
         0.9,
         "The favourite fruit of the queen is the mango. ",
         "What is the favourite fruit of the queen?",
-        "mango",
+        r"\bmango\b",
     ),
 )
-"""Depth as a part of the prompt, what is hidden there, how it is asked for, and what it is."""
+"""Depth as a part of the prompt, what is hidden there, how it is asked for, and what must be in the
+answer."""
 SHARES: Final = (0.125, 0.25, 0.5, 0.97)
 """Lengths of the recall gate as parts of what one request can use; the last leaves room for what a
 count from shorter prompts may be off by."""
@@ -64,6 +70,10 @@ CREEP: Final = 2.0
 """Times that the later answers may take as long as the earlier ones."""
 CREEP_SECONDS: Final = 1.0
 """Seconds below which a longer answer is jitter."""
+WORD: Final = 0.25
+"""Tokens that a word has at least; an engine that counts fewer does not count."""
+REFUSALS: Final = (400, 413, 422)
+"""Statuses of HTTP that say that the request was wrong, and not who asks, what for or how often."""
 VRAM_CREEP: Final = 256
 """MiB that the VRAM in use may grow by during the stability gate."""
 
@@ -134,6 +144,10 @@ def _skipped(reason: str, evidence: Mapping[str, Any] | None = None) -> Judgemen
     return Judgement(Outcome.SKIP, reason, evidence or {})
 
 
+def _has(answer: str | None, pattern: str) -> bool:
+    return re.search(pattern, (answer or "").lower()) is not None
+
+
 def text(subject: Subject) -> Steps[Judgement]:
     """Ask what every model knows."""
     faults, answers = [], {}
@@ -142,7 +156,7 @@ def text(subject: Subject) -> Steps[Judgement]:
         answers[question] = reply.content
         if reply.fault:
             faults.append(f'"{question}": {reply.fault}')
-        elif not re.search(pattern, reply.content.lower()):
+        elif not _has(reply.content, pattern):
             faults.append(f'"{question}" was answered "{reply.content[:60]}"')
     return _judged(faults, f"{len(QUESTIONS)} known answers", {"answers": answers})
 
@@ -201,29 +215,41 @@ def recall(subject: Subject) -> Steps[Judgement]:
     probe = yield from _one(_body(subject, _user(_haystack(PROBED)), tokens=1))
     if probe.fault or not probe.prompt_tokens:
         return _judged([probe.fault or "the engine does not count the tokens of a prompt"], "")
-    tokens, sentences = probe.prompt_tokens, PROBED
+    counted = [(PROBED, probe.prompt_tokens)]
     lengths: list[dict[str, Any]] = []
     faults: list[str] = []
     claimed = 0
     for share in SHARES:
         wanted = int(_room(subject) * share)
-        longer = max(4, int(sentences * wanted / tokens))
-        if lengths and longer <= sentences:
+        sentences = _sentences(counted, wanted)
+        if lengths and sentences <= counted[-1][0]:
             continue
-        sentences = longer
         label = f"Report {'ABCD'[len(lengths)]}. "
-        row, tokens_now = yield from _recalled(subject, _haystack(sentences, label))
+        row, tokens = yield from _recalled(subject, _haystack(sentences, label))
         lengths.append(row)
         if row["lost"]:
-            faults.append(f"{tokens_now or wanted} tokens: {', '.join(row['lost'])}")
-        if tokens_now is None:
+            faults.append(f"{tokens or wanted} tokens: {', '.join(row['lost'])}")
+        if tokens is None:
             break  # nothing longer will be answered either
-        tokens = tokens_now
+        counted.append((sentences, tokens))
         claimed = claimed if faults else tokens
     evidence = {"longest_measured": claimed, "effective": subject.context, "lengths": lengths}
     if claimed:
         faults = [f"up to {claimed} tokens all is recalled", *faults] if faults else []
     return _judged(faults, f"all needles up to {claimed} tokens, as the engine counts", evidence)
+
+
+def _sentences(counted: Sequence[tuple[int, int]], wanted: int) -> int:
+    """How many make a prompt of `wanted` tokens at most, from what others of so many had.
+
+    A sentence has more than one token, whatever a server says.
+    """
+    sentences, tokens = counted[-1]
+    more = sentences * (wanted - tokens) / tokens
+    if len(counted) > 2:  # noqa: PLR2004 - the first was none of these prompts
+        fewer, before = counted[-2]
+        more = (sentences - fewer) * (wanted - tokens) / max(1, tokens - before)
+    return min(wanted, max(4, sentences + int(more)))
 
 
 def _recalled(subject: Subject, haystack: str) -> Steps[tuple[dict[str, Any], int | None]]:
@@ -239,7 +265,7 @@ def _recalled(subject: Subject, haystack: str) -> Steps[tuple[dict[str, Any], in
             break
         if tokens is None:
             tokens, ttft = reply.prompt_tokens, reply.ttft
-        if wanted not in reply.content.lower():
+        if not _has(reply.content, wanted):
             lost.append(f'the needle at {depth:.0%} came back as "{reply.content[:40]}"')
     if tokens is None and not lost:
         lost.append("the engine does not count the tokens of a prompt")
@@ -341,7 +367,7 @@ def vision(subject: Subject) -> Steps[Judgement]:
         answers.append(reply.content)
         if reply.fault:
             faults.append(reply.fault)
-        elif not re.search(pattern, reply.content.lower()):
+        elif not _has(reply.content, pattern):
             faults.append(f'{count} squares were counted as "{reply.content[:40]}"')
     return _judged(faults, "counts what is drawn", {"answers": answers})
 
@@ -356,7 +382,7 @@ def wall(subject: Subject) -> Steps[Judgement]:
             return _judged([reply.fault or "the engine does not count the tokens of a prompt"], "")
         counts.append(reply.prompt_tokens)
     each = (counts[1] - counts[0]) / (more - short)
-    if each <= 0:
+    if each < WORD:
         return _judged(["the tokens of a prompt do not grow with it"], "")
     # Rounded up: where a word is more than a token, the first prompt that is too long.
     words = short + int(-(-(subject.usable + 1 - counts[0]) // each))
@@ -365,7 +391,7 @@ def wall(subject: Subject) -> Steps[Judgement]:
     after = yield from _one(_body(subject, _user(QUESTIONS[0][0])))
     evidence |= {"status": refused.status, "said": refused.error[:200]}
     faults = []
-    if not 400 <= refused.status < 500:  # noqa: PLR2004 - the client's fault, in HTTP's words
+    if refused.status not in REFUSALS:
         what = f"HTTP {refused.status}" if refused.status else refused.error
         faults.append(f"{subject.usable + 1} tokens were met with {what}, not with a refusal")
     if after.fault:
@@ -414,33 +440,35 @@ def stability(subject: Subject) -> Steps[Judgement]:
 
 def kv_precision(subject: Subject) -> Steps[Judgement]:
     """Compare the answers of a KV cache below FP8 with those of the same model at FP8."""
-    sentences = max(4, min(_room(subject) // 2, TWIN_TOKENS) // 20)
-    hay = _haystack(sentences)
-    asked = [(question, question, pattern) for question, pattern in QUESTIONS]
-    asked += [(question, f"{hay}\n\n{question}", wanted) for _, _, question, wanted in NEEDLES]
-    if subject.below_fp8 is not None and subject.twin is None:
+    twin = subject.twin if subject.below_fp8 is not None else None
+    if subject.below_fp8 is not None and twin is None:
         lacking = "no profile with the same model and a cache of FP8 or better has been verified"
         return _judged([f"{subject.below_fp8} is below FP8, and {lacking} to compare with"], "")
-    answers = {}
+    longest = max(4, min(_room(subject) // 2, TWIN_TOKENS) // 20)
+    hay = _haystack(twin.sentences if twin else longest)
+    asked = [(question, question, pattern) for question, pattern in QUESTIONS]
+    asked += [(question, f"{hay}\n\n{question}", wanted) for _, _, question, wanted in NEEDLES]
+    answers: dict[str, str] = {}
     for name, question, _ in asked:
         reply = yield from _one(_body(subject, _user(question)))
         if reply.fault:
-            return _judged([f"{name}: {reply.fault}"], "")
+            return _judged([f"{name}: {reply.fault}"], "", {"answered": answers})
         answers[name] = reply.content
-    if subject.below_fp8 is None or subject.twin is None:
-        return _skipped(
-            "the KV cache is not below FP8; its answers are kept for a profile whose is",
-            {"answers": answers},
-        )
-    twin = subject.twin
-    worse = [
-        f'{name}: "{answers[name][:40]}", at FP8 "{twin[name][:40]}"'
-        for name, _, pattern in asked
-        if re.search(pattern, twin.get(name, "").lower())
-        and not re.search(pattern, answers[name].lower())
+    if twin is None:
+        kept = {"answers": answers, "sentences": longest}
+        why = "the KV cache is not below FP8; its answers are kept for a profile whose is"
+        return _skipped(why, kept)
+    right = [(name, wanted) for name, _, wanted in asked if _has(twin.answers.get(name), wanted)]
+    faults = [
+        f'{name}: "{answers[name][:40]}", at FP8 "{twin.answers[name][:40]}"'
+        for name, wanted in right
+        if not _has(answers[name], wanted)
     ]
-    passed = f"{subject.below_fp8}: every answer that FP8 gets right is right"
-    return _judged(worse, passed, {"answers": answers, "fp8": dict(twin)})
+    if not right:
+        faults = [f'"{twin.profile}" answered nothing right at FP8: nothing can be compared']
+    passed = f'{subject.below_fp8}: the {len(right)} answers that "{twin.profile}" gets right are'
+    fp8 = {"profile": twin.profile, "at": twin.at, "answers": dict(twin.answers)}
+    return _judged(faults, f"{passed} right", {"answers": answers, "fp8": fp8})
 
 
 GATES: Final[Mapping[str, Callable[[Subject], Steps[Judgement]]]] = {

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit import kept
-from servicekit.verify.values import Finding, Outcome
+from servicekit.verify.values import Finding, Outcome, Twin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Verification:
     """When it began, ISO 8601."""
     fingerprint: Fingerprint
     about: str
-    """Model and served name, by which a twin is found."""
+    """Model and revision, by which a twin is found."""
     below_fp8: str | None
     gates: tuple[str, ...]
     """What was to be asked."""
@@ -71,10 +71,8 @@ class Verification:
     @property
     def longest(self) -> int | None:
         """Longest prompt that was measured and recalled, in tokens."""
-        for each in self.findings:
-            if each.gate == "recall":
-                return each.evidence.get("longest_measured") or None
-        return None
+        told = [f.evidence.get("longest_measured") for f in self.findings if f.gate == "recall"]
+        return next((tokens for tokens in told if type(tokens) is int and tokens > 0), None)
 
     def as_json(self) -> dict[str, Any]:
         """For a program, and for the file."""
@@ -83,7 +81,10 @@ class Verification:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a file; `None` where it is no verification of this format."""
+        """Read a file; `None` where it is no verification of this format.
+
+        It lies where the service may write: what is in it is checked, not believed.
+        """
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
@@ -92,7 +93,7 @@ class Verification:
                 Finding(**{**each, "outcome": Outcome(each["outcome"])})
                 for each in told["findings"]
             )
-            return cls(
+            parsed = cls(
                 profile=told["profile"],
                 at=told["at"],
                 fingerprint=Fingerprint(**told["fingerprint"]),
@@ -103,6 +104,20 @@ class Verification:
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
+        return parsed if parsed.is_sound else None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every part is of the type that it should be."""
+        texts = [self.profile, self.at, self.about, self.below_fp8 or "", *self.gates]
+        texts += asdict(self.fingerprint).values()
+        for each in self.findings:
+            texts += [each.gate, each.reason]
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(each.evidence, dict) for each in self.findings)
+            and all(isinstance(each.seconds, int | float) for each in self.findings)
+        )
 
 
 def standing(last: Verification | None, now: Fingerprint | None, gates: tuple[str, ...]) -> str:
@@ -140,14 +155,23 @@ def last_of(every: tuple[Verification, ...], gates: tuple[str, ...]) -> Verifica
     return whole[-1] if whole else None
 
 
-def twin_of(others: Mapping[str, tuple[Verification, ...]], about: str) -> Mapping[str, str] | None:
+def twin_of(others: Mapping[str, tuple[Verification, ...]], about: str) -> Twin | None:
     """Give the newest answers of a profile about the same model whose cache is FP8 or better."""
     found = [
-        (each.at, finding.evidence["answers"])
+        twin
         for stored in others.values()
         for each in stored
         if each.about == about and each.below_fp8 is None
         for finding in each.findings
-        if finding.gate == "kv-precision" and isinstance(finding.evidence.get("answers"), dict)
+        if finding.gate == "kv-precision" and (twin := _twin(each, finding)) is not None
     ]
-    return max(found, key=lambda pair: pair[0])[1] if found else None
+    return max(found, key=lambda twin: twin.at, default=None)
+
+
+def _twin(verification: Verification, finding: Finding) -> Twin | None:
+    answers, sentences = finding.evidence.get("answers"), finding.evidence.get("sentences")
+    if not isinstance(answers, dict) or not isinstance(sentences, int):
+        return None
+    if not all(isinstance(answer, str) for answer in answers.values()):
+        return None
+    return Twin(verification.profile, verification.at, answers, sentences)

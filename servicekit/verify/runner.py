@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from servicekit.verify.values import Batch, Finding
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from servicekit.verify.values import Judgement, Reply, Request, Steps, Subject
+
+
+KEPT: Final = 2000
+"""Characters of a text that are kept; an answer of the gates has a few hundred."""
 
 
 class Asker(Protocol):
@@ -33,7 +37,19 @@ async def run(
         began = time.monotonic()
         judgement = await _drive(gate(subject), asker, vram)
         seconds = round(time.monotonic() - began, 3)
-        found(Finding(name, judgement.outcome, judgement.reason, judgement.evidence, seconds))
+        reason, evidence = _cut(judgement.reason), _cut(judgement.evidence)
+        found(Finding(name, judgement.outcome, reason, evidence, seconds))
+
+
+def _cut(told: Any) -> Any:  # noqa: ANN401 - of any shape
+    """Give what a gate tells with no text in it longer than `KEPT`: a server may say megabytes."""
+    if isinstance(told, str):
+        return told if len(told) <= KEPT else f"{told[:KEPT]}…"
+    if isinstance(told, list | tuple):
+        return [_cut(each) for each in told]
+    if isinstance(told, dict):
+        return {_cut(key): _cut(value) for key, value in told.items()}
+    return told
 
 
 async def _drive(

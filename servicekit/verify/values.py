@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from servicekit.engines.base import FINISH_REASONS
 
 T = TypeVar("T")
+
+MOST_TOKENS: Final = 2**31
+"""Tokens beyond which a count is none."""
 
 
 class Outcome(StrEnum):
@@ -18,6 +21,19 @@ class Outcome(StrEnum):
     PASS = "pass"  # noqa: S105 - no password
     FAIL = "fail"
     SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What a profile with the same model and a cache of FP8 or better answered."""
+
+    profile: str
+    at: str
+    """When its verification began, ISO 8601."""
+    answers: Mapping[str, str]
+    """By question."""
+    sentences: int
+    """How long its long prompts were: the same are asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +59,8 @@ class Subject:
     """Whether the model sees images; `None` where that is not told."""
     below_fp8: str | None = None
     """The option that puts the KV cache below FP8, such as `kv-cache-dtype = nvfp4`."""
-    twin: Mapping[str, str] | None = None
-    """Answers of the same model with a cache of FP8 or better, by question."""
+    twin: Twin | None = None
+    """What the same model answered with a cache of FP8 or better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +101,10 @@ class Reply:
     seconds: float = 0.0
     ttft: float | None = None
     """Seconds to the first token of a streamed answer, thought or said."""
+    visible: float | None = None
+    """Seconds to the first token of one that is said."""
+    last: float | None = None
+    """Seconds to the last token, thought or said."""
 
     @property
     def _choice(self) -> Mapping[str, Any]:
@@ -128,19 +148,45 @@ class Reply:
     @property
     def prompt_tokens(self) -> int | None:
         """Tokens of the prompt as the engine counted them."""
-        usage = self.body.get("usage") if isinstance(self.body, dict) else None
-        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        return tokens if type(tokens) is int else None
+        return self._usage("prompt_tokens") or None
 
     @property
-    def fault(self) -> str:
-        """Why this is no sound completion; empty where it is one."""
+    def completion_tokens(self) -> int | None:
+        """Tokens of thought and answer, as the engine counted them."""
+        return self._usage("completion_tokens")
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens of the prompt that came from the prefix cache; `None` where that is not told.
+
+        SGLang tells it with `--enable-cache-report`, vLLM with `--enable-prompt-tokens-details`.
+        """
+        return self._usage("prompt_tokens_details", "cached_tokens")
+
+    def _usage(self, *keys: str) -> int | None:
+        found = self.body.get("usage") if isinstance(self.body, dict) else None
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found if type(found) is int and 0 <= found <= MOST_TOKENS else None
+
+    @property
+    def broken(self) -> str:
+        """Why this is no completion; empty where it is one, whatever it says."""
         if self.status != 200:  # noqa: PLR2004 - HTTP's own word for success
             return f"HTTP {self.status}: {self.error}" if self.status else self.error
         if not self._choice:
             return "the answer is no chat completion"
+        if self.finish_reason is None:
+            return "the answer has no finish reason"
         if self.finish_reason not in FINISH_REASONS:
-            return f'finish reason "{self.finish_reason}"'
+            return f'finish reason "{self.finish_reason[:40]}"'
+        return ""
+
+    @property
+    def fault(self) -> str:
+        """Why this is no sound completion; empty where it is one."""
+        if self.broken:
+            return self.broken
         said = "".join(self.content.split())
         if len(said) >= 4 and len(set(said)) == 1:  # noqa: PLR2004 - below, it may be a word
             return f'one repeated character: "{said[:20]}"'

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def completion(
-    content: str | None, *, prompt: int = 8, finish: str = "stop", **message: object
+    content: str | None, *, prompt: int = 8, finish: str | None = "stop", **message: object
 ) -> dict[str, Any]:
     """Spell a chat completion."""
     said = {"role": "assistant", "content": content, **message}

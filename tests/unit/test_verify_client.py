@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from machines.scripted import as_stream, completion, scripted
 
 from servicekit.verify import client as module
@@ -13,7 +16,7 @@ from servicekit.verify.client import Client
 from servicekit.verify.values import Reply, Request
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import AsyncIterator
 
 
 def asked(
@@ -80,11 +83,120 @@ def test_a_server_that_cuts_or_hangs_is_a_reply() -> None:
 
 
 def test_an_endless_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than the bound is given up, streamed or not."""
+    """More than the bound is given up: whole, as lines of a stream, or as one that never ends."""
     monkeypatch.setattr(module, "BODY_LIMIT", 100)
-    for streamed in (False, True):
-        reply = asked(200, "data: " + "x" * 999 + "\n\n", streamed=streamed)
-        assert reply.error.startswith("an answer of more than")
+    for text in ("data: " + "x" * 999 + "\n\n", "x" * 999, "data: 1\n" * 99):
+        for streamed in (False, True):
+            reply = asked(200, text, streamed=streamed)
+            assert reply.error.startswith("an answer of more than")
+
+
+def test_a_stream_that_breaks_off_is_a_fault() -> None:
+    """An error between the pieces is quoted, and an end without a reason is named."""
+    begun = as_stream(completion("Par")).partition('data: {"choices": [{"delta": {}')[0]
+    assert asked(200, begun, streamed=True).fault == "the answer has no finish reason"
+    broken = begun + 'data: {"error": {"message": "out of memory"}}\n\n'
+    wanted = 'the stream broke off: {"message": "out of memory"}'
+    assert asked(200, broken, streamed=True).fault == wanted
+
+
+def test_a_key_that_a_server_repeats_is_not_kept() -> None:
+    """Whole, streamed, refused, parsed or not, spelt with escapes or as a name: never the key."""
+    key = "sk-s3cr/et"
+    escaped = json.dumps({"error": f"Bearer {key}"}).replace("/", "\\/")
+    for status, text in (
+        (200, json.dumps(completion(f"You sent {key}.", tool_calls=[{"function": {key: key}}]))),
+        (200, as_stream(completion(f"You sent {key}."))),
+        (200, f'data: {{"error": "no {key}"}}\n\n'),
+        (401, json.dumps({"error": f"wrong key {key}"})),
+        (401, escaped),
+        (401, f"<p>{'x' * (module.QUOTED - 8)}{key}"),
+    ):
+        reply = asked(status, text, streamed=text.startswith("data"), key=key)
+        assert "s3cr" not in repr(reply)
+        assert module.HIDDEN[:5] in repr(reply)
+
+
+def test_what_cannot_be_written_is_taken_out() -> None:
+    """Half characters, what is no number and bottomless lists do not spoil the evidence."""
+    spoilt = '{"choices": [{"finish_reason": "stop", "message": {"content": "a\\ud800b"}}], '
+    spoilt += f'"usage": {{"prompt_tokens": NaN, "more": {"[" * 300}{"]" * 300}}}}}'
+    reply = asked(200, spoilt)
+    assert (reply.content, reply.prompt_tokens, reply.fault) == ("a?b", None, "")
+    assert "NaN" not in json.dumps(reply.body)
+    assert asked(200, "[" * 100_000).fault == "the answer is no chat completion"
+
+
+def test_no_redirect_is_followed() -> None:
+    """A server that points elsewhere has not answered; nobody is asked there."""
+    asked_there: list[dict[str, Any]] = []
+
+    def there(body: dict[str, Any]) -> tuple[int, str]:
+        asked_there.append(body)
+        return 200, json.dumps(completion("Paris"))
+
+    with scripted(there) as elsewhere:
+        head = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {elsewhere}/v1/chat/completions\r\n"
+        reply = asyncio.run(_told(f"{head}Content-Length: 0\r\n\r\n".encode()))
+    assert reply.fault == "HTTP 307: "
+    assert asked_there == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "the connection failed: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}" + b" " * 99, "the answer is no chat"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}",
+            "the connection failed: ",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n{}", "the connection failed: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Le", "the connection failed: "),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "the connection failed: "),
+        (b"", "the connection failed: "),
+        (b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig", "HTTP 413: big"),
+    ],
+    ids=["half", "too long", "half a chunk", "no gzip", "half a head", "no HTTP", "nothing", "413"],
+)
+def test_half_an_answer_is_none(answer: bytes, fault: str) -> None:
+    """What is cut, mislabelled or no HTTP is a reply with a reason, and raises nothing."""
+    assert asyncio.run(_told(answer)).fault.startswith(fault)
+
+
+def test_each_request_has_a_connection_of_its_own() -> None:
+    """A server that closes after an answer without a word, as llama-server when idle, cuts none."""
+
+    async def ask_again() -> list[str]:
+        body = json.dumps(completion("Paris")).encode()
+        answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        async with _server(answer) as base, Client(base, limit=20) as client:
+            return [(await client.ask(Request({}))).fault for _ in range(3)]
+
+    assert asyncio.run(ask_again()) == ["", "", ""]
+
+
+async def _told(answer: bytes) -> Reply:
+    """Ask a server that says these bytes and closes."""
+    async with _server(answer) as base, Client(base, limit=20) as client:
+        return await client.ask(Request({}))
+
+
+@asynccontextmanager
+async def _server(answer: bytes) -> AsyncIterator[str]:
+    """Serve these bytes to each who has sent a request; give the base URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head.lower())
+        await reader.readexactly(int(length[1]) if length else 0)
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 def test_what_a_server_tells_of_itself_may_be_nothing() -> None:
@@ -98,6 +210,7 @@ def test_what_a_server_tells_of_itself_may_be_nothing() -> None:
         (200, '{"modalities": {}}', {"modalities": {}}),
         (200, "[1]", {}),
         (404, "no", {}),
+        (401, '{"modalities": {}}', {}),
         (0, "", {}),
     )
     for status, text, told in cases:

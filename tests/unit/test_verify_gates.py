@@ -16,8 +16,8 @@ from machines.scripted import as_stream, completion, scripted
 
 from servicekit.verify.client import Client
 from servicekit.verify.gates import GATES, NEEDLES, QUESTIONS
-from servicekit.verify.runner import run
-from servicekit.verify.values import Batch, Finding, Outcome, Reply, Subject
+from servicekit.verify.runner import KEPT, run
+from servicekit.verify.values import Batch, Finding, Outcome, Reply, Subject, Twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -82,21 +82,24 @@ def sound(body: dict[str, Any]) -> Answer:
     return 200, completion(prompt=tokens, **message)
 
 
-def judged(gate: str, model: Model, subject: Subject = SUBJECT) -> Finding:
+def judged(
+    gate: str, model: Model, subject: Subject = SUBJECT, vram: Iterable[int] = ()
+) -> Finding:
     """Let a model on a real server be judged by one gate through the real client."""
     found: list[Finding] = []
+    levels = iter(vram)
 
     def serve(body: dict[str, Any]) -> tuple[int, str]:
         status, answer = model(body)
         whole = status != 200 or not body.get("stream")
         return status, json.dumps(answer) if whole else as_stream(answer)
 
-    async def no_vram() -> int | None:
-        return None
+    async def look() -> int | None:
+        return next(levels, None)
 
     async def ask(base: str) -> None:
         async with Client(base, limit=20) as client:
-            await run({gate: GATES[gate]}, subject, client, no_vram, found.append)
+            await run({gate: GATES[gate]}, subject, client, look, found.append)
 
     with scripted(serve) as base:
         asyncio.run(ask(base))
@@ -177,6 +180,21 @@ def dies_at_the_wall() -> Model:
     return model
 
 
+def refuses(status: int) -> Model:
+    """Make an engine that meets what is too long with this status."""
+    return lambda body: sound(body) if words(body) < CONTEXT else (status, {"error": "no"})
+
+
+def counts(tokens: object) -> Model:
+    """Make an engine that counts the same tokens whatever it is asked."""
+
+    def model(body: dict[str, Any]) -> Answer:
+        answer = sound(body)[1]
+        return 200, {**answer, "usage": {"prompt_tokens": tokens}}
+
+    return model
+
+
 def wavers() -> Model:
     """Make a model that says something else each time."""
     numbers = count()
@@ -206,6 +224,9 @@ def chosen(body: dict[str, Any]) -> bool:
 UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("text", says("!!!!!!"), 'one repeated character: "!!!!!!"'),
     ("text", says("Lyon"), 'was answered "Lyon"'),
+    ("text", says(""), 'was answered ""'),
+    ("text", says("Paris", finish=None), "no finish reason"),
+    ("text", lambda _: (302, {}), "HTTP 302"),
     ("text", says("Paris", finish="abort"), 'finish reason "abort"'),
     ("text", lambda _: (200, {"object": "error"}), "no chat completion"),
     ("text", lambda _: (0, {}), "the connection failed"),
@@ -218,8 +239,17 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("recall", forgets(700), "tokens all is recalled"),
     ("recall", breaks(700), "HTTP 500"),
     ("recall", forgets(0), "came back as"),
+    ("recall", says("In 1947."), 'the needle at 50% came back as "In 1947."'),
+    ("recall", counts(0), "does not count the tokens"),
+    ("recall", counts(10**30), "does not count the tokens"),
+    ("recall", counts("8"), "does not count the tokens"),
     ("tools", says("<function=get_weather>"), "`<function=` in `content`: tool-call parser miss"),
+    ("tools", says("<tool_call>{}</tool_call>"), "`<tool_call>` in `content`: tool-call parser"),
+    ("tools", says("[TOOL_CALLS][]"), "`[TOOL_CALLS]` in `content`: tool-call parser missing"),
+    ("tools", says("<|python_tag|>x"), "`<|python_tag|>` in `content`: tool-call parser missing"),
     ("tools", says("Sunny."), "auto: no structured tool call"),
+    ("tools", says(None, tool_calls=[call("Paris", arguments={"city": "Paris"})]), "not those of"),
+    ("tools", says(None, tool_calls=[call("Rome")]), "required: no call for paris"),
     ("tools", calls_only(chosen, says("Sunny, 21.")), "required: no structured"),
     ("tools", says(None, tool_calls=[call("Paris", name="rm")]), 'the call names "rm"'),
     ("tools", says(None, tool_calls=[call("Paris", arguments='{"city')]), "not those of the tool"),
@@ -228,12 +258,20 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("tools", says(None, tool_calls=[call("Paris"), call("Rome")]), "multi-turn: the tool's res"),
     ("json", says("Ada is 36."), "not as the schema says"),
     ("json", says('{"name": "Ada", "age": "36"}'), "not as the schema says"),
+    ("json", says('```json\n{"name": "Ada", "age": 36}\n```'), "not as the schema says"),
+    ("json", says('{"name": "Ada", "age": 36, "x": 1}'), "not as the schema says"),
+    ("json", says('{"name": "Ada", "age": true}'), "not as the schema says"),
+    ("json", says('{"name": "Ada", "age": 3', finish="length"), "not as the schema says"),
     ("json", lambda _: (500, {}), "HTTP 500"),
     ("vision", says("Three."), '2 squares were counted as "Three."'),
     ("vision", lambda _: (500, {}), "HTTP 500"),
     ("wall", lambda _: (500, {}), "HTTP 500"),
     ("wall", lambda _: (200, completion("Well.", prompt=8)), "do not grow"),
     ("wall", swallows, "2048 tokens were met with HTTP 200"),
+    ("wall", counts(10**30), "does not count the tokens"),
+    ("wall", refuses(500), "2048 tokens were met with HTTP 500"),
+    ("wall", refuses(429), "2048 tokens were met with HTTP 429"),
+    ("wall", refuses(302), "2048 tokens were met with HTTP 302"),
     ("wall", lambda b: sound(b) if words(b) < CONTEXT else (0, {}), "the connection failed"),
     ("wall", dies_at_the_wall(), "the next request was not answered: HTTP 503"),
     ("stability", wavers(), "4 different answers at temperature 0"),
@@ -309,6 +347,28 @@ def test_a_small_context_is_measured_once_at_each_length() -> None:
     assert len(tokens) < 4
 
 
+def test_long_prompts_are_as_long_as_can_be() -> None:
+    """The longest is close to all that a request can use, though each prompt has a fixed part."""
+
+    def templated(body: dict[str, Any]) -> Reply:
+        answer = sound(body)[1]
+        return Reply(200, {**answer, "usage": {"prompt_tokens": 40 + words(body)}}, ttft=0.1)
+
+    room = SUBJECT.context - 48
+    found = play("recall", templated, SUBJECT)
+    assert found.outcome is Outcome.PASS
+    assert 0.95 * room < found.evidence["longest_measured"] <= 0.97 * room
+
+
+def test_what_a_server_says_is_kept_to_a_bound() -> None:
+    """Megabytes of an answer are not evidence; the beginning is."""
+    found = judged("text", says("Paris, blue, Rome. " + "x" * 100_000))
+    assert found.outcome is Outcome.PASS
+    assert all(len(answer) <= KEPT + 1 for answer in found.evidence["answers"].values())
+    endless = says(None, tool_calls=[call("Paris", name="x" * 100_000)])
+    assert len(judged("tools", endless).reason) <= KEPT + 1
+
+
 def test_a_refused_picture_is_a_failure_only_where_the_model_sees() -> None:
     """A server that takes no pictures is skipped, unless the model is known to see."""
 
@@ -345,32 +405,48 @@ def test_creeping_latency_and_vram_are_failures() -> None:
         return replace(reply(body), seconds=float(next(numbers)))
 
     assert "answers took" in play("stability", slower, SUBJECT, (900, 900)).reason
-    assert "from 900 to 1900 MiB" in play("stability", reply, SUBJECT, (900, 1900)).reason
+    assert "from 900 to 1900 MiB" in judged("stability", sound, vram=(900, 1900)).reason
     assert "no VRAM" not in play("stability", reply, SUBJECT, (900, 1000)).reason
+
+
+BELOW = replace(SUBJECT, below_fp8="kv-cache-dtype = nvfp4")
+TWIN = Twin("balanced", "2026-01-31", KNOWN, 40)
 
 
 def test_a_cache_below_fp8_is_compared_with_its_twin() -> None:
     """Without a twin it fails, with one it fails by what FP8 gets right and it does not."""
     kept = play("kv-precision", reply, SUBJECT)
     assert kept.outcome is Outcome.SKIP
-    twin = kept.evidence["answers"]
-    assert twin == KNOWN
+    assert kept.evidence == {"answers": KNOWN, "sentences": 50}
+    assert "no profile with the same model" in play("kv-precision", reply, BELOW).reason
 
-    below = replace(SUBJECT, below_fp8="kv-cache-dtype = nvfp4")
-    assert "no profile with the same model" in play("kv-precision", reply, below).reason
-    passed = play("kv-precision", reply, replace(below, twin=twin))
-    assert passed.outcome is Outcome.PASS
+    asked: list[str] = []
 
     def blurred(body: dict[str, Any]) -> Reply:
+        asked.append(body["messages"][0]["content"])
         forgot = question(body) == NEEDLES[1][2]
         return Reply(200, completion("48")) if forgot else reply(body)
 
-    worse = play("kv-precision", blurred, replace(below, twin=twin))
+    below = replace(BELOW, twin=TWIN)
+    passed = play("kv-precision", reply, below)
+    assert passed.outcome is Outcome.PASS
+    assert '6 answers that "balanced" gets right are right' in passed.reason
+    worse = play("kv-precision", blurred, below)
     assert worse.outcome is Outcome.FAIL
-    assert 'leave?: "48", at FP8 "47"' in worse.reason.replace('?"', "?")
+    assert worse.reason == f'{NEEDLES[1][2]}: "48", at FP8 "47"'
+    # The long prompts are those that the twin was asked, whatever this profile could take.
+    assert [text.count("harbour") for text in asked] == [0, 0, 0, 40, 40, 40]
     # What FP8 gets wrong as well says nothing about the cache.
-    equal = {**twin, NEEDLES[1][2]: "46"}
-    assert play("kv-precision", blurred, replace(below, twin=equal)).outcome is Outcome.PASS
+    equal = replace(TWIN, answers={**KNOWN, NEEDLES[1][2]: "46"})
+    assert play("kv-precision", blurred, replace(BELOW, twin=equal)).outcome is Outcome.PASS
+
+
+def test_a_twin_that_knows_nothing_proves_nothing() -> None:
+    """Where FP8 got nothing right, no answer can be worse, and that is no pass."""
+    dull = replace(TWIN, answers=dict.fromkeys(KNOWN, "Well."))
+    judgement = play("kv-precision", reply, replace(BELOW, twin=dull))
+    assert judgement.outcome is Outcome.FAIL
+    assert "nothing can be compared" in judgement.reason
 
 
 def test_odd_bodies_are_read_without_an_error() -> None:

@@ -22,7 +22,7 @@ from servicekit.verify.record import (
     twin_of,
     write,
 )
-from servicekit.verify.values import Finding, Outcome
+from servicekit.verify.values import Finding, Outcome, Twin
 from servicekit.weights import needs
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
     """Neither another model's nor a cache below FP8 is a twin."""
 
     def answering(text: str, **changes: object) -> Verification:
-        found = Finding("kv-precision", Outcome.SKIP, "", {"answers": {"q": text}}, 1.0)
+        kept = {"answers": {"q": text}, "sentences": 40}
+        found = Finding("kv-precision", Outcome.SKIP, "", kept, 1.0)
         return replace(KEPT, findings=(FOUND, found), **changes)  # type: ignore[arg-type]
 
     stored = {
@@ -91,8 +92,41 @@ def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
         "other": (answering("other", about="c/d", at="2026-04-01"),),
         "below": (answering("below", below_fp8="kv-cache-dtype = nvfp4", at="2026-04-01"),),
     }
-    assert twin_of(stored, "a/b") == {"q": "new"}
+    twin = twin_of(stored, "a/b")
+    assert twin == Twin("demo", "2026-03-01", {"q": "new"}, 40)
     assert twin_of(stored, "x/y") is None
+    odd: dict[str, object]
+    for odd in ({}, {"answers": {"q": 1}, "sentences": 4}, {"answers": [], "sentences": 4}):
+        found = Finding("kv-precision", Outcome.SKIP, "", odd, 1.0)
+        assert twin_of({"odd": (replace(KEPT, findings=(found,)),)}, "a/b") is None
+
+
+def test_a_file_is_checked_and_not_believed() -> None:
+    """The service may write where its verifications lie: an odd one is passed over, not tripped."""
+    whole = KEPT.as_json()
+    assert Verification.parse(json.dumps(whole)) == KEPT
+    finding = whole["findings"][0]
+    odd: dict[str, object]
+    for odd in (
+        {"profile": 1},
+        {"at": None},
+        {"gates": [[]]},
+        {"gates": 1},
+        {"fingerprint": {**whole["fingerprint"], "gpu": 1}},
+        {"fingerprint": {}},
+        {"findings": [{**finding, "evidence": []}]},
+        {"findings": [{**finding, "seconds": "1"}]},
+        {"findings": [{**finding, "outcome": "maybe"}]},
+        {"findings": [{**finding, "reason": {}}]},
+        {"findings": [finding["gate"]]},
+    ):
+        assert Verification.parse(json.dumps(whole | odd)) is None
+    claimed: object
+    for claimed in ("many", -1, True, {}):
+        evidence = {**finding, "evidence": {"longest_measured": claimed}}
+        parsed = Verification.parse(json.dumps(whole | {"findings": [evidence]}))
+        assert parsed is not None
+        assert parsed.longest is None
 
 
 def test_a_fingerprint_changes_with_profile_and_weights(tmp_path: Path) -> None:
