@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.verify.picture import data_url, squares
 from servicekit.verify.values import (
+    LEAST_SENTENCES,
+    TWIN_TOKENS,
     Batch,
     Judgement,
     LookAtVram,
@@ -64,8 +66,6 @@ SHARES: Final = (0.125, 0.25, 0.5, 0.97)
 count from shorter prompts may be off by."""
 PROBED: Final = 20
 """Sentences of the prompt whose tokens the engine counts first."""
-TWIN_TOKENS: Final = 32768
-"""Tokens, at most, of the long prompts that decide about a KV cache's precision."""
 CREEP: Final = 2.0
 """Times that the later answers may take as long as the earlier ones."""
 CREEP_SECONDS: Final = 1.0
@@ -249,7 +249,7 @@ def _sentences(counted: Sequence[tuple[int, int]], wanted: int) -> int:
     if len(counted) > 2:  # noqa: PLR2004 - the first was none of these prompts
         fewer, before = counted[-2]
         more = (sentences - fewer) * (wanted - tokens) / max(1, tokens - before)
-    return min(wanted, max(4, sentences + int(more)))
+    return min(wanted, max(LEAST_SENTENCES, sentences + int(more)))
 
 
 def _recalled(subject: Subject, haystack: str) -> Steps[tuple[dict[str, Any], int | None]]:
@@ -409,7 +409,7 @@ def stability(subject: Subject) -> Steps[Judgement]:
     replies = []
     for _ in range(half):
         replies.append((yield from _one(body)))  # noqa: PERF401 - each waits for the one before
-    hay = _haystack(min(60, max(4, subject.usable // 60)))
+    hay = _haystack(min(60, max(LEAST_SENTENCES, subject.usable // 60)))
     loads = [
         _body(subject, _user(QUESTIONS[0][0])),
         _body(subject, _user(f"{hay}\n\n{NEEDLES[0][2]}")),
@@ -444,7 +444,7 @@ def kv_precision(subject: Subject) -> Steps[Judgement]:
     if subject.below_fp8 is not None and twin is None:
         lacking = "no profile with the same model and a cache of FP8 or better has been verified"
         return _judged([f"{subject.below_fp8} is below FP8, and {lacking} to compare with"], "")
-    longest = max(4, min(_room(subject) // 2, TWIN_TOKENS) // 20)
+    longest = max(LEAST_SENTENCES, min(_room(subject) // 2, TWIN_TOKENS) // 20)
     hay = _haystack(twin.sentences if twin else longest)
     asked = [(question, question, pattern) for question, pattern in QUESTIONS]
     asked += [(question, f"{hay}\n\n{question}", wanted) for _, _, question, wanted in NEEDLES]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit import kept
-from servicekit.verify.values import Finding, Outcome, Twin
+from servicekit.verify.values import LEAST_SENTENCES, TWIN_TOKENS, Finding, Outcome, Twin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,5 +173,7 @@ def _twin(verification: Verification, finding: Finding) -> Twin | None:
     if not isinstance(answers, dict) or not isinstance(sentences, int):
         return None
     if not all(isinstance(answer, str) for answer in answers.values()):
+        return None
+    if not LEAST_SENTENCES <= sentences <= TWIN_TOKENS:
         return None
     return Twin(verification.profile, verification.at, answers, sentences)

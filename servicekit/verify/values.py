@@ -11,6 +11,10 @@ from servicekit.engines.base import FINISH_REASONS
 
 T = TypeVar("T")
 
+TWIN_TOKENS: Final = 32768
+"""Tokens, at most, of the long prompts that decide about a KV cache's precision."""
+LEAST_SENTENCES: Final = 4
+"""Sentences of a text, at least, in which something is hidden at three depths."""
 MOST_TOKENS: Final = 2**31
 """Tokens beyond which a count is none."""
 

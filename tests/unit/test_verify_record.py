@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import plans
 import pytest
@@ -95,8 +95,14 @@ def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
     twin = twin_of(stored, "a/b")
     assert twin == Twin("demo", "2026-03-01", {"q": "new"}, 40)
     assert twin_of(stored, "x/y") is None
-    odd: dict[str, object]
-    for odd in ({}, {"answers": {"q": 1}, "sentences": 4}, {"answers": [], "sentences": 4}):
+    odds: tuple[dict[str, Any], ...] = (
+        {},
+        {"answers": {"q": 1}, "sentences": 4},
+        {"answers": [], "sentences": 4},
+        {"answers": {"q": "new"}, "sentences": 0},
+        {"answers": {"q": "new"}, "sentences": 10**9},
+    )
+    for odd in odds:
         found = Finding("kv-precision", Outcome.SKIP, "", odd, 1.0)
         assert twin_of({"odd": (replace(KEPT, findings=(found,)),)}, "a/b") is None
 
@@ -106,8 +112,7 @@ def test_a_file_is_checked_and_not_believed() -> None:
     whole = KEPT.as_json()
     assert Verification.parse(json.dumps(whole)) == KEPT
     finding = whole["findings"][0]
-    odd: dict[str, object]
-    for odd in (
+    odds: tuple[dict[str, Any], ...] = (
         {"profile": 1},
         {"at": None},
         {"gates": [[]]},
@@ -119,7 +124,8 @@ def test_a_file_is_checked_and_not_believed() -> None:
         {"findings": [{**finding, "outcome": "maybe"}]},
         {"findings": [{**finding, "reason": {}}]},
         {"findings": [finding["gate"]]},
-    ):
+    )
+    for odd in odds:
         assert Verification.parse(json.dumps(whole | odd)) is None
     claimed: object
     for claimed in ("many", -1, True, {}):
