@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -13,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from servicekit.cli.output import as_json, duration, note, table
+from servicekit.cli.served import client_of, served, tells_thinking
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from servicekit.cli.session import Installed, Session
+    from servicekit.cli.session import Session
     from servicekit.plan import Plan
     from servicekit.profile import Profile
     from servicekit.status import Status
@@ -61,15 +59,8 @@ def verify(
     names = tuple(name for name in GATES if not only or name in only)
     mine = session(ctx, user=user)
     found = mine.installed(profile)
-    # What a start prints is progress here: the result alone is on stdout.
-    with redirect_stdout(sys.stderr):
-        now, started = _up(mine, found)
-    try:
+    with served(mine, found, to="verified") as now:
         result = _verified(mine, now, names, repeats)
-    finally:
-        if started:
-            found.manager.stop(found.unit, limit=mine.stop_limit(profile))
-            note(f'"{profile}" did not run before, and is stopped again')
     if json:
         as_json(result.as_json())
     else:
@@ -79,44 +70,10 @@ def verify(
     raise typer.Exit(1 if result.failed else 0)
 
 
-def _up(mine: Session, found: Installed) -> tuple[Status, bool]:
-    """Have the service up; tell whether it was started for this."""
-    from servicekit.cli.control import is_up, order, watch_start
-
-    profile = found.manifest.profile
-    now = mine.look(found)
-    if is_up(now):
-        return now, False
-    ours = now.pid is None and now.state != "starting"
-    try:
-        if ours:
-            order(mine, found)
-        now, _ = watch_start(mine, found, one_try=True)
-        _refuse_down(now)
-    except BaseException:
-        if ours:
-            found.manager.stop(found.unit, limit=mine.stop_limit(profile))
-        raise
-    return now, ours
-
-
-def _refuse_down(now: Status) -> None:
-    """Refuse what did not come up."""
-    from servicekit.cli.control import is_up
-    from servicekit.errors import UserError
-
-    if not is_up(now):
-        raise UserError(
-            f'"{now.profile}" cannot be verified, since it is {now.state}: {now.why}',
-            hint=now.remedy or f"`servicekit logs {now.profile}` says more",
-        )
-
-
 def _verified(mine: Session, now: Status, names: tuple[str, ...], repeats: int) -> Verification:
     """Ask the gates, store what they found, and give it; less than all of it after ^C."""
     import asyncio
 
-    from servicekit import credentials
     from servicekit.checks import kv_below_fp8
     from servicekit.cli.forecast import plan_of
     from servicekit.errors import UserError
@@ -124,7 +81,6 @@ def _verified(mine: Session, now: Status, names: tuple[str, ...], repeats: int) 
     from servicekit.verify.record import Verification, read, write
 
     recipe = mine.profile(now.profile)
-    secrets = credentials.read(recipe, mine.places, os.environ) if recipe.api_key else {}
     state = Path(mine.places.state, now.profile)
     began = datetime.now(UTC).isoformat(timespec="milliseconds")
     findings: list[Finding] = []
@@ -135,9 +91,7 @@ def _verified(mine: Session, now: Status, names: tuple[str, ...], repeats: int) 
         show(finding)
 
     try:
-        asyncio.run(
-            _ask(mine, recipe, now, names, repeats, secrets.get(recipe.api_key or ""), keep)
-        )
+        asyncio.run(_ask(mine, recipe, now, names, repeats, keep))
     except KeyboardInterrupt:
         note(f"interrupted: {len(findings)} of {len(names)} gates were asked")
     result = Verification(
@@ -166,17 +120,14 @@ async def _ask(
     now: Status,
     names: tuple[str, ...],
     repeats: int,
-    api_key: str | None,
     keep: Callable[[Finding], object],
 ) -> None:
     from servicekit.engines import engine
     from servicekit.verify.binding import vram
-    from servicekit.verify.client import Client
     from servicekit.verify.gates import GATES
     from servicekit.verify.runner import run
 
-    base = (now.url or f"http://{recipe.host}:{recipe.port}/v1").removesuffix("/v1")
-    async with Client(base, api_key=api_key) as client:
+    async with client_of(mine, recipe, now) as client:
         path = engine(recipe.engine).pool_path
         # SGLang's tells its API key, and nothing that is wanted here.
         told = await client.properties(path) if path == "/props" else {}
@@ -211,18 +162,13 @@ def _subject(
         usable=adapter.usable_input(context),
         parallel=recipe.context.parallel,
         repeats=repeats,
-        toggles_thinking="chat_template_kwargs" in adapter.completion_request(_silent(recipe)),
+        toggles_thinking=tells_thinking(recipe),
         thinks="reasoning-parser" in recipe.options,
         tools=_flag(told, "chat_template_caps", "supports_tools"),
         vision=_flag(told, "modalities", "vision"),
         below_fp8=below,
         twin=twin_of(others, _about(recipe)),
     )
-
-
-def _silent(recipe: Profile) -> Profile:
-    """Give the recipe with a probe that turns thinking off, which tells whether that can be."""
-    return recipe.model_copy(update={"probe": recipe.probe.model_copy(update={"thinking": False})})
 
 
 def _flag(told: Mapping[str, Any], table_name: str, key: str) -> bool | None:

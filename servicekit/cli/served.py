@@ -1,0 +1,87 @@
+"""What asks a served model: the service, up for as long as that takes, and its client."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager, redirect_stdout
+from typing import TYPE_CHECKING
+
+from servicekit.cli.output import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servicekit.cli.session import Installed, Session
+    from servicekit.profile import Profile
+    from servicekit.status import Status
+    from servicekit.verify.client import Client
+
+
+@contextmanager
+def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
+    """Have the service up meanwhile: one that does not run is started, and stopped afterwards.
+
+    `to` is what it is wanted for, as in `it cannot be measured`. What a start prints goes to
+    stderr: beside what is asked, it is progress.
+    """
+    with redirect_stdout(sys.stderr):
+        now, started = _up(mine, found, to)
+    try:
+        yield now
+    finally:
+        if started:
+            profile = found.manifest.profile
+            found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+            note(f'"{profile}" did not run before, and is stopped again')
+
+
+def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:
+    """Have the service up; tell whether it was started for this."""
+    from servicekit.cli.control import is_up, order, watch_start
+
+    now = mine.look(found)
+    if is_up(now):
+        return now, False
+    ours = now.pid is None and now.state != "starting"
+    try:
+        if ours:
+            order(mine, found)
+        now, _ = watch_start(mine, found, one_try=True)
+        _refuse_down(now, to)
+    except BaseException:
+        if ours:
+            found.manager.stop(found.unit, limit=mine.stop_limit(found.manifest.profile))
+        raise
+    return now, ours
+
+
+def _refuse_down(now: Status, to: str) -> None:
+    """Refuse what did not come up."""
+    from servicekit.cli.control import is_up
+    from servicekit.errors import UserError
+
+    if not is_up(now):
+        raise UserError(
+            f'"{now.profile}" cannot be {to}, since it is {now.state}: {now.why}',
+            hint=now.remedy or f"`servicekit logs {now.profile}` says more",
+        )
+
+
+def client_of(mine: Session, recipe: Profile, now: Status) -> Client:
+    """Make a client of the engine that serves `recipe`, with its key where it wants one."""
+    from servicekit import credentials
+    from servicekit.verify.client import Client
+
+    secrets = credentials.read(recipe, mine.places, os.environ) if recipe.api_key else {}
+    base = (now.url or f"http://{recipe.host}:{recipe.port}/v1").removesuffix("/v1")
+    return Client(base, api_key=secrets.get(recipe.api_key or ""))
+
+
+def tells_thinking(recipe: Profile) -> bool:
+    """Whether the API of its engine can turn thinking on and off for a request."""
+    from servicekit.engines import engine
+
+    silent = recipe.probe.model_copy(update={"thinking": False})
+    request = engine(recipe.engine).completion_request(recipe.model_copy(update={"probe": silent}))
+    return "chat_template_kwargs" in request
