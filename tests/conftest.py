@@ -37,10 +37,13 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure() -> None:
-    """Begin with signals as a terminal gives them; refuse to test the tree for what was installed.
+    """Begin as a terminal of a user does; refuse to test the tree for what was installed.
 
-    A job in the background is started with its interrupt ignored, and so is all that it starts.
+    A job in the background is started with its interrupt ignored, and so is all that it starts. Of
+    Python, users have no settings: unbuffered output hides what is lost when it cannot be written.
     """
+    for setting in ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"):
+        os.environ.pop(setting, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -51,6 +50,11 @@ VERBS: Final = {
     "logs": Verb("logs", "logs", "Show what engine, watchdog and manager said."),
     "diagnose": Verb("advice", "diagnose", "Explain from its log why an engine failed."),
     "verify": Verb("verify", "verify", "Ask a served model what a profile must pass to count."),
+    "compare": Verb(
+        "compare",
+        "compare",
+        "Compare benchmarks that match, and name what only looks like progress.",
+    ),
     "probe": Verb("probe", "probe", "Tell in one line whether a service is healthy."),
     "doctor": Verb("doctor", "doctor", "Look for what keeps services from running well here."),
     "wsl": Verb("wsl", "app", "Make WSL2 keep services running."),
@@ -130,7 +134,7 @@ class _Verbs(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # whoever read has enough
-            _drop_output()
+            _drop(sys.stdout)
             raise typer.Exit(1) from None
         return result
 
@@ -140,7 +144,7 @@ class _Verbs(TyperGroup):
             return super().main(*args, **kwargs)
         except OSError as error:
             _complain(_refusal(error))
-            _drop_output()
+            _drop(sys.stdout)
             sys.exit(1)
 
 
@@ -156,13 +160,15 @@ def _refusal(error: OSError) -> str:
 
 def _complain(line: str) -> None:
     """Say what went wrong; where that cannot be written, the exit code still tells."""
-    with suppress(OSError):
+    try:
         typer.echo(f"servicekit: {line}", err=True)
+    except OSError:
+        _drop(sys.stderr)
 
 
-def _drop_output() -> None:
+def _drop(stream: TextIO) -> None:
     """Let what is still to be written go nowhere: Python flushes once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 app = typer.Typer(
