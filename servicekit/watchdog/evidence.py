@@ -197,14 +197,23 @@ def _counter(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def oom_evidence(before: OomKills, after: OomKills) -> str:
-    """Say what the counters prove, in one sentence; "" when they prove nothing.
+@dataclass(frozen=True, slots=True)
+class OomProof:
+    """The OOM killer has killed something."""
+
+    sentence: str
+    own: bool
+    """Whether it was a process of this service: else it may have been anybody's."""
+
+
+def oom_evidence(before: OomKills, after: OomKills) -> OomProof | None:
+    """Say what the counters prove; `None` when they prove nothing.
 
     A group counts every process of it that was killed, be it for the host's memory or for its own.
     """
     if before.group is not None and after.group is not None:
-        own = "the OOM killer killed a process in this service's control group"
-        return own if after.group > before.group else ""
+        own = OomProof("the OOM killer killed a process in this service's control group", own=True)
+        return own if after.group > before.group else None
     if before.host is not None and after.host is not None and after.host > before.host:
-        return "the OOM killer killed a process on this host at that time"
-    return ""
+        return OomProof("the OOM killer killed a process on this host at that time", own=False)
+    return None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Contexts, Counters
     from servicekit.profile import Profile
     from servicekit.watchdog.engine import PortHolder
+    from servicekit.watchdog.evidence import OomProof
     from servicekit.watchdog.values import Event
 
 LOG_SIGN: Final = 1.0
@@ -41,6 +42,8 @@ OUTSIDE_SIGNALS: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 )
 """Signals that no program gets by a mistake of its own."""
+ENDS_ITSELF: Final = frozenset({Cause.HUNG, Cause.START_STALLED, Cause.WORKER_DIED})
+"""After what engines kill their own process tree."""
 
 
 class Examiner:
@@ -115,8 +118,12 @@ class Examiner:
             reason = Reason.DRAFT_GRAPH_DISABLED
             self._post(Observed(now, reason, present=True, sentence=sentence))
 
-    def why(self, status: ExitStatus, oom: str) -> Fault:
-        """Conclude why the engine ended; `oom` is what proves that the kernel killed for memory."""
+    def why(self, status: ExitStatus, oom: OomProof | None) -> Fault:
+        """Conclude why the engine ended; `oom` is what proves that the kernel killed for memory.
+
+        What the log says outright stands. Where it only hints, or the end alone speaks, the
+        kernel's counters and who may have sent a signal are better evidence.
+        """
         self._reader.close()
         reading = self._reader.reading()
         found = diagnose(
@@ -127,18 +134,23 @@ class Examiner:
             profile=self._profile.name,
         )
         remedy = found.remedies[0] if found.remedies else ""
-        if found.cause is not Cause.ENGINE_SIGNAL:
-            return Fault(found.cause, found.sentence, remedy)
-        if status.signal == signal.SIGKILL and oom:
-            return Fault(Cause.OOM_KILL, oom, Cause.OOM_KILL.remedies[0])
+        fault = Fault(found.cause, found.sentence, remedy)
+        if not found.weak:
+            return fault
+        killed = status.signal == signal.SIGKILL or found.cause is Cause.WORKER_DIED
+        if oom is not None and (oom.own or killed):
+            said = f"; its log: {found.sentence}" if found.signature else ""
+            sentence = oom.sentence + said
+            return Fault(Cause.OOM_KILL, sentence, Cause.OOM_KILL.remedies[0])
         # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
-        itself = self._profile.engine is EngineName.SGLANG and any(
-            "sigquit" in line.lower() for line in reading.tail
+        itself = found.cause in ENDS_ITSELF or (
+            self._profile.engine is EngineName.SGLANG
+            and any("sigquit" in line.lower() for line in reading.tail)
         )
         if status.signal in OUTSIDE_SIGNALS and not itself:
             sentence = f"the engine was ended by {status.named}, which nobody here sent"
             return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
-        return Fault(found.cause, found.sentence, remedy)
+        return fault
 
     async def close(self) -> None:
         """Close every connection to the engine."""
