@@ -222,11 +222,17 @@ class JournalEvents:
 
 
 def logfmt(fields: Mapping[str, str]) -> str:
-    """Write fields as one line of logfmt; text that is not one plain word is quoted as in JSON."""
-    return " ".join(
-        f"{name}={text if _WORD.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
-        for name, text in fields.items()
-    )
+    """Write fields as one line of logfmt; text that is not one plain word is quoted as in JSON.
+
+    The line is printable, whatever the text is: a terminal may show it.
+    """
+    return " ".join(f"{name}={_quoted(text)}" for name, text in fields.items())
+
+
+def _quoted(text: str) -> str:
+    if not text.isprintable():
+        return json.dumps(text)
+    return text if _WORD.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 _WORD: Final = re.compile(r'[^\s="\\]+')

@@ -15,6 +15,8 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from servicekit.findings import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -238,8 +240,9 @@ class Memory:
         words = self.read([path]).get(path, b"").rstrip(b"\0").replace(b"\0", b" ")
         line = " ".join(words.decode(errors="replace").split())
         if not line:
-            return f"[{process.name}]"
-        line = _SECRET.sub(r"\1...", line)
+            return printable(f"[{process.name}]")
+        # A process may call itself whatever it likes, and a terminal will show it.
+        line = printable(_SECRET.sub(r"\1...", line))
         return line if len(line) <= COMMAND_LENGTH else f"{line[: COMMAND_LENGTH - 3]}..."
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:

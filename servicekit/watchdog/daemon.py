@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from contextlib import AsyncExitStack
 from functools import cached_property
@@ -18,6 +19,7 @@ from uuid import uuid4
 from servicekit import credentials, proc
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
+from servicekit.findings import printable
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.manifest import from_json
 from servicekit.places import Scope
@@ -74,6 +76,8 @@ if TYPE_CHECKING:
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
+VRAM_STEP: Final = 64
+"""MiB that a loading engine must take of its GPU for it to be progress."""
 READ_SIZE: Final = 1 << 16
 LAST_READS: Final = 64
 """Reads of a dead engine's output: more than its pipe holds."""
@@ -83,6 +87,7 @@ STATUS_EVERY: Final = 1.0
 """Seconds between status lines of a start."""
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
+FIGURES: Final = re.compile(r"\d+")
 UP: Final = frozenset({Phase.SERVING, Phase.AILING})
 
 
@@ -142,6 +147,8 @@ class Watchdog:
             # Its next supervisord would start a second watchdog, again and again, beside this one.
             stop_with(self._parent)
         self._stops: set[asyncio.Task[None]] = set()
+        self._swept: set[tuple[int, int]] = set()
+        """What was left behind and has been told of, by pid and start time."""
 
     async def run(self) -> ExitCode:
         """Run to a proven end; a bug of ours still leaves nothing alive behind."""
@@ -149,8 +156,10 @@ class Watchdog:
         watcher = evidence.SignalWatch(
             lambda received: aio.call_soon_threadsafe(self._signalled, received)
         )
-        looks = aio.create_task(self._watch_loading())
-        xids = aio.create_task(self._watch_gpu())
+        watching = [
+            aio.create_task(watch)
+            for watch in (self._watch_loading(), self._watch_vram(), self._watch_gpu())
+        ]
         try:
             return await self._loop.run(self._started())
         except Exception:
@@ -158,8 +167,8 @@ class Watchdog:
             self._note(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
             raise
         finally:
-            looks.cancel()
-            xids.cancel()
+            for task in watching:
+                task.cancel()
             await self._surveyor.close()
             watcher.close()
             await self._closing.aclose()
@@ -196,6 +205,7 @@ class Watchdog:
             now,
             hold_until=now + held.delay_seconds,
             last_cause=held.last_cause,
+            last_sentence=held.last_sentence,
             faults_left=held.faults_left if counted else 1,
             budget=budget if counted else "none, while the ledger cannot be written",
         )
@@ -235,8 +245,12 @@ class Watchdog:
 
     def sweep(self, processes: tuple[Process, ...]) -> None:
         """See `World.sweep`."""
-        names = ", ".join(process.named for process in processes)
-        self._say(f"killing what an engine of this profile left behind: {names}", Priority.WARNING)
+        new = [one for one in processes if (one.pid, one.started) not in self._swept]
+        if new:  # what cannot be killed is tried again and again, and told of once
+            names = ", ".join(process.named for process in new)
+            said = f"killing what an engine of this profile left behind: {names}"
+            self._say(said, Priority.WARNING)
+            self._swept |= {(one.pid, one.started) for one in new}
         sweep(processes)
         reap_adopted(self._census, self._engine)
 
@@ -293,8 +307,10 @@ class Watchdog:
             self._since = ledger.now()
         self._publish(now, seen)
         was = view(before)
-        # The figures in a reason's words change all the time: what is news is another reason.
-        news = was.reasons != seen.reasons if seen.reasons else was.why != seen.why
+        # Figures in the words change all the time: what is news is another reason, or other words.
+        news = was.reasons != seen.reasons
+        if not seen.reasons:
+            news = FIGURES.sub("", was.why) != FIGURES.sub("", seen.why)
         if state_changed or news:
             self._announce(now, seen)
 
@@ -302,6 +318,8 @@ class Watchdog:
 
     def _note(self, kind: Kind, **fields: Any) -> bool:  # noqa: ANN401 - JSON
         """Write to the ledger; a full disk is told of and never ends a healthy service."""
+        if "sentence" in fields:
+            fields["sentence"] = self._clean(fields["sentence"])
         try:
             self._ledger.write(kind, **fields)
         except OSError as error:
@@ -324,7 +342,7 @@ class Watchdog:
             write(Kind.STOPPING, cause=now.stop.cause, sentence=now.stop.sentence)
         fault = now.fault
         if fault is not None and fault != before.fault and now.code is None:
-            write(Kind.FAULT, cause=fault.cause, sentence=self._redact(fault.sentence))
+            write(Kind.FAULT, cause=fault.cause, sentence=fault.sentence)
         if now.code is not None:
             cause = fault.cause if fault else None
             write(Kind.GONE, code=int(now.code), cause=cause, remains=now.remains)
@@ -344,7 +362,7 @@ class Watchdog:
             cause=seen.cause,
             reason=seen.reasons[0] if seen.reasons else None,
             reasons=tuple(seen.reasons),
-            why=self._redact(seen.why),
+            why=self._clean(seen.why),
             remedy=self._remedy(seen),
             context=context_fields(now.contexts),
             ready_seconds=self._ready_seconds,
@@ -368,7 +386,7 @@ class Watchdog:
             self._notifier.status(self._status(seen))
 
     def _status(self, seen: View) -> str:
-        line = f"{seen.state}: {self._redact(seen.why)}"
+        line = f"{seen.state}: {self._clean(seen.why)}"
         if seen.state is Published.STARTING and self._launched_at:
             passed = time.monotonic() - self._launched_at
             line += f" ({passed:.0f} s" + (f" of about {self._eta:.0f} s)" if self._eta else ")")
@@ -401,12 +419,16 @@ class Watchdog:
     def _remedy(self, seen: View) -> str:
         return seen.remedy.replace("{profile}", self._profile.name)
 
+    def _clean(self, text: str) -> str:
+        """Make text that others had a part in fit to be shown: no secrets, one printable line."""
+        return printable(self._redact(text))
+
     def _say(
         self, message: str, priority: Priority, fault: Fault | None = None, **fields: str
     ) -> None:
         cause = fault.cause if fault else None
         self._events.event(
-            self._redact(message),
+            self._clean(message),
             priority,
             message_id=cause.message_id if cause else "",
             cause=cause or "",
@@ -482,6 +504,21 @@ class Watchdog:
             if loaded != downloads:
                 self._loop.post(Progressed(now, Sign.DOWNLOAD, "downloading"))
             before, downloads, at = activity, loaded, now
+
+    async def _watch_vram(self) -> None:
+        """Look now and then whether a loading engine takes more of its GPU.
+
+        Apart from the other looks, which must not wait for a slow driver.
+        """
+        most = 0
+        while self._profile.gpus and self._loop.memory.phase in {Phase.HOLDING, Phase.LOADING}:
+            await asyncio.sleep(LOADING_LOOK)
+            if self._alive() is None:
+                continue
+            held = (await self.survey()).engine_mib or 0
+            if held >= most + VRAM_STEP:
+                most = held
+                self._loop.post(Progressed(time.monotonic(), Sign.VRAM))
 
     async def _watch_gpu(self) -> None:
         """End the run when the kernel or the driver says that a GPU of ours has failed."""

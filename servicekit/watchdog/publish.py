@@ -109,13 +109,6 @@ class Notifier:
         if self.interval is not None:
             self._try("WATCHDOG=1")
 
-    def stopping(self) -> None:
-        """Tell that the service ends by itself and for good; since systemd 259 that is final.
-
-        Never before an exit that asks for a restart: the manager would take it for a stop.
-        """
-        self._try("STOPPING=1")
-
     def close(self) -> None:
         """Let go of the manager."""
         if self._notifier is not None:

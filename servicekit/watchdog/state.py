@@ -75,6 +75,9 @@ BELIEVED_AFTER: Final = 3
 """… and how many times in a row it must be seen."""
 OVERDUE: Final = 10.0
 """An answer that is later than its own bound by this will not come any more."""
+LINGER: Final = 1.0
+"""What an engine that ended as it was asked to may still have running for so long: its workers are
+ending, too, and nothing was left behind."""
 HUNG_GRACE: Final = 5.0
 """A hung engine has nothing to drain: its grace is cut to this."""
 MARGIN: Final = 30.0
@@ -321,6 +324,10 @@ def _begin(policy: Policy, memory: Memory, event: Started) -> tuple[Memory, Acti
         budget=event.budget,
         look_at=event.at,
     )
+    if event.faults_left <= 0:  # the last runs were cut off, and could not say so themselves
+        spent = f"restart budget spent ({event.budget}); last: {event.last_sentence}"
+        fault = Fault(Cause.BUDGET_SPENT, spent, "mend the cause, then start it again")
+        return _settle(policy, replace(begun, fault=fault), event.at)
     return begun, (_hold_patience(policy, begun, event.at),)
 
 
@@ -497,6 +504,9 @@ def _surveyed_settling(policy: Policy, memory: Memory, event: Surveyed) -> tuple
         return replace(memory, look_at=event.at), ()
     if not survey.leftovers and survey.ownerless_mib <= policy.stranger_allowance:
         return _gone(policy, replace(memory, remains=""))
+    linger = memory.since + min(LINGER, policy.settle / 2)
+    if memory.stop and not memory.fault and event.at < linger:
+        return replace(memory, look_at=event.at + SETTLE_EVERY), ()
     if survey.leftovers:
         remains = "left behind: " + ", ".join(process.named for process in survey.leftovers)
     else:

@@ -194,9 +194,11 @@ class Started:
     last_cause: Cause | None = None
     """Cause of the previous run's fault, when this run follows it."""
     faults_left: int = 1
-    """Faults that the restart budget still allows, this run's included."""
+    """Faults that the restart budget still allows, this run's included; 0: it is spent."""
     budget: str = ""
     """The budget in words, such as `5 faults in 60 min`."""
+    last_sentence: str = ""
+    """What is known of the last of those faults."""
 
 
 @dataclass(frozen=True, slots=True)

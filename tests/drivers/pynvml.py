@@ -6,9 +6,9 @@ every call:
     {"gpus": [{"uuid": …, "used": MiB, "total": MiB, "compute": {pid: MiB}, "graphics": {}}]}
 
 With "held_by" the name of a variable, a GPU is also held by each process that has the variable in
-its environment, which says how many MiB. With "error" the name of an NVML error, every call raises
-it; with "hang" a path, every call looks that path up, and hangs where that does; "xids" are
-reported as events, [code, index of the GPU].
+its environment, which says how many MiB; of which it has so far only "part". With "error" the name
+of an NVML error, every call raises it; with "hang" a path, every call looks that path up, and hangs
+where that does; "xids" are reported as events, [code, index of the GPU].
 """
 
 # ruff: noqa: N801, N802, N815, N816, N818 - the names are NVML's own
@@ -37,6 +37,10 @@ class NVMLError_LibraryNotFound(NVMLError):
 
 class NVMLError_DriverNotLoaded(NVMLError):
     """There is no driver."""
+
+
+class NVMLError_LibRmVersionMismatch(NVMLError):
+    """The driver is of another version than its library."""
 
 
 class NVMLError_InvalidArgument(NVMLError):
@@ -94,7 +98,8 @@ def _holders(handle: dict[str, Any]) -> dict[int, int]:
             with suppress(OSError):
                 for variable in (entry / "environ").read_bytes().split(b"\0"):
                     if wanted and variable.startswith(wanted):
-                        held[int(entry.name)] = int(variable.removeprefix(wanted))
+                        mib = int(variable.removeprefix(wanted))
+                        held[int(entry.name)] = int(mib * handle.get("part", 1))
     return held
 
 

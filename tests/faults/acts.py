@@ -56,6 +56,14 @@ def kill_watchdog_that_looked(stage: Stage) -> None:
     stage.send(stage.watchdog_pid, "KILL")
 
 
+def kill_two_watchdogs(stage: Stage) -> None:
+    """Kill the watchdog, and the next one, too, once it has an engine."""
+    stage.send(stage.watchdog_pid, "KILL")
+    stage.wait(lambda: len(stage.records(Kind.LAUNCHED)) > 1, READY_LIMIT, "there is a second run")
+    stage.now()
+    stage.send(stage.watchdog_pid, "KILL")
+
+
 def _after_a_look(stage: Stage) -> None:
     """Wait until the watchdog has looked around, which it does every second."""
     stage.happens(stage.is_over, 3)
@@ -112,6 +120,19 @@ def download_for(seconds: float) -> Act:
             while time.monotonic() < over:
                 file.write(bytes(1 << 20))
                 stage.happens(stage.is_over, 0.5)
+        stage.tell(stall=None)
+
+    return act
+
+
+def take_vram_for(seconds: float) -> Act:
+    """Have the engine take its VRAM little by little, and the start go on after that."""
+
+    def act(stage: Stage) -> None:
+        steps = int(seconds / 0.5)
+        for step in range(steps):
+            stage.drive(part=(step + 1) / steps)
+            stage.happens(stage.is_over, 0.5)
         stage.tell(stall=None)
 
     return act
@@ -204,6 +225,13 @@ def serve_the_port(stage: Stage) -> None:
 def hold_port(stage: Stage) -> None:
     """Have a web server hold the port."""
     stage.run("python3", "-m", "http.server", str(stage.port), "--bind", "127.0.0.1")
+    stage.wait(stage.listening, OWN_LIMIT, "the stranger listens")
+
+
+def hold_port_in_colours(stage: Stage) -> None:
+    """Have a web server hold the port that would clear the terminal of who reads its name."""
+    where = ("--bind", "127.0.0.1", "--directory", "/\x1b[2J\x9b1m")
+    stage.run("python3", "-m", "http.server", str(stage.port), *where, own=True)
     stage.wait(stage.listening, OWN_LIMIT, "the stranger listens")
 
 
@@ -355,9 +383,10 @@ def leftover_is_gone(stage: Stage) -> str:
 
 def begins_anew(stage: Stage) -> str:
     """An operator's start must have a budget of its own."""
+    before = len({record.run for record in stage.records(Kind.READY)})
     stage.play()
     stage.start()
-    stage.wait_ready()
+    stage.wait_ready(before + 1)
     state = stage.state()
     return "" if state is not None and state.restarts == 0 else f"state.json says {state}"
 
@@ -387,6 +416,15 @@ def probes_piled_up(stage: Stage) -> str:
     """There must never be more than one probe at a time."""
     most = _asked(stage)["most"]
     return f"{most} probes at a time" if most > 1 else ""
+
+
+def says_it_plainly(stage: Stage) -> str:
+    """Nothing that the watchdog itself writes may lead a terminal."""
+    state = stage.state()
+    said = [*stage.own_lines(), *(record.sentence for record in stage.records())]
+    said += [state.why] if state is not None else []
+    odd = [line for line in said if not line.isprintable()]
+    return f"it says {odd!r}" if odd or not said else ""
 
 
 def second_was_refused(stage: Stage) -> str:

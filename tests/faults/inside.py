@@ -103,6 +103,10 @@ class Inside(Stage):
         return "\n".join(self.machine.messages(SERVICEKIT_PROFILE=self.name))
 
     @override
+    def own_lines(self) -> list[str]:
+        return self.machine.messages(SERVICEKIT_PROFILE=self.name)
+
+    @override
     def order(self, *argv: str, own: bool = False) -> None:
         self.machine.run(*(BECOME if own else ()), *argv)
 

@@ -172,7 +172,13 @@ def _starts_again(expect: Failed, stage: Stage, fault: Record, outcome: Outcome)
     def launched() -> list[Record]:
         return [one for one in stage.records(Kind.LAUNCHED, since=fault.at) if one.run != fault.run]
 
-    stage.wait(launched, READY_LIMIT, "a new engine was launched")
+    def gone() -> list[Record]:
+        return [one for one in stage.records(Kind.GONE, since=fault.at) if one.run != fault.run]
+
+    stage.wait(lambda: launched() or gone(), READY_LIMIT, "a new engine was launched")
+    if not launched():
+        _is_not_launched(expect, stage, gone()[0], outcome)
+        return
     again = launched()[0]
     outcome.restarted = "yes"
     # Of a run that could not end itself the fault is noted only by the next one.
@@ -196,6 +202,16 @@ def _starts_again(expect: Failed, stage: Stage, fault: Record, outcome: Outcome)
         outcome.wrong.append("the next run asks for a third one")
     _stays_down(stage, outcome)
     outcome.restarted = "once"
+
+
+def _is_not_launched(expect: Failed, stage: Stage, gone: Record, outcome: Outcome) -> None:
+    """See that the run after a fault ends at once, as it must where that was the last straw."""
+    outcome.shown += f"; then {gone.fields.get('cause')}"
+    if gone.fields.get("cause") != expect.again:
+        outcome.wrong.append(f"nothing is launched, by {gone.fields.get('cause')}")
+    if gone.fields["code"] == ExitCode.TEMPFAIL:
+        outcome.wrong.append("it asks for one more run")
+    _stays_down(stage, outcome)
 
 
 def _stays_down(stage: Stage, outcome: Outcome) -> None:

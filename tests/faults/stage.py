@@ -122,6 +122,10 @@ class Stage(ABC):
     def told(self) -> str:
         """All that the watchdog told manager and journal of its states, one line each."""
 
+    def own_lines(self) -> list[str]:
+        """Give the lines of its log that are the watchdog's own, not its engine's."""
+        return [line for line in self.log().splitlines() if line.startswith("time=")]
+
     @abstractmethod
     def send(self, pid: int, signal: str) -> None:
         """Have somebody who is not the manager send a signal."""
@@ -226,13 +230,14 @@ class Stage(ABC):
         self.now()
         self.send(self.engine_pid, "USR1")
 
-    def drive(self, *, used: int = 600, **what: object) -> None:
+    def drive(self, *, used: int = 600, part: float = 1, **what: object) -> None:
         """Have the driver say something else, in the words of `tests/drivers/pynvml.py`.
 
-        `used` MiB are held by nobody, beside what processes hold that say so in their environment.
+        `used` MiB are held by nobody, beside the `part` that processes already hold of what they
+        say in their environment.
         """
         card = {"uuid": self.uuid, "pci": "00000000:03:00.0", "used": used, "total": 32607}
-        self._write(DRIVER, {"gpus": [card | {"held_by": self.vram}], **what})
+        self._write(DRIVER, {"gpus": [card | {"held_by": self.vram, "part": part}], **what})
 
     def now(self) -> None:
         """Take this moment for that of the injection."""

@@ -53,6 +53,7 @@ LIMIT = 10.0
 
 SLEEP = "import time; time.sleep(600)"
 STAYS = "import os, time; print('up', flush=True); time.sleep(600)"
+# Each line is printed at once, for the other process prints, too.
 DETACHES = """
 import os, time
 if os.fork() == 0:
@@ -62,7 +63,7 @@ if os.fork() == 0:
         time.sleep(600)
     os._exit(0)
 os.wait()
-print("leader", flush=True)
+print("leader\\n", end="", flush=True)
 time.sleep(600)
 """
 IGNORES_TERM = """
@@ -736,6 +737,18 @@ def test_secrets_on_command_lines_are_not_shown() -> None:
         )
     assert "hunter22" not in command
     assert len(command) == proc.COMMAND_LENGTH
+
+
+def test_a_command_line_cannot_lead_a_terminal() -> None:
+    """A process may call itself whatever it likes: control characters in it are spelt out."""
+    with foreign(sys.executable, "-c", SLEEP, "\x1b[2J\x9b1m") as pid:
+        stat = proc.stat(pid)
+        assert stat is not None
+        memory = proc.Memory()
+        command = wait_until(
+            lambda: line if "[2J" in (line := memory.command(stat)) else "", LIMIT, "it executed"
+        )
+    assert command.endswith("\\x1b[2J\\x9b1m")
 
 
 def test_a_kernel_thread_and_a_vanished_process_have_names_too() -> None:

@@ -137,6 +137,7 @@ def test_elsewhere_an_event_is_a_line_of_logfmt(pipe: tuple[int, int]) -> None:
         ("a=b", '"a=b"'),
         ('say "no"\nor\\', '"say \\"no\\"\\nor\\\\"'),
         ("Ä…", "Ä…"),
+        ("\x1b[2J\x9b\x7f", '"\\u001b[2J\\u009b\\u007f"'),
     ],
 )
 def test_text_that_is_not_one_plain_word_is_quoted(text: str, written: str) -> None:

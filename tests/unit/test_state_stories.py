@@ -167,6 +167,38 @@ def test_an_engine_that_dies_is_never_shown_as_ready() -> None:
     ) == ["failed CancelGate", "- Sweep", "failed Exit(75)"]
 
 
+def test_what_ends_with_its_leader_was_not_left_behind() -> None:
+    """After a stop workers have a moment to end by themselves; what is there then is swept."""
+    run = ready()
+    run.replay(StopRequested(20, Cause.STOP_REQUESTED, "stopped by systemd"))
+    worker = Survey(leftovers=(process(12),))
+    exited = EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited with 0"))
+    assert run.replay(exited, Surveyed(21.1, worker, 21)) == ["degraded CancelGate"]
+    assert view(run.memory).why == "settling: stopped by systemd"
+    assert run.code is None
+    assert run.replay(Surveyed(22.2, worker, 22.1)) == ["- Sweep"]
+    assert run.replay(Surveyed(22.4, CLEAN, 22.3)) == ["stopped Exit(0)"]
+
+
+def test_a_budget_that_was_spent_by_runs_that_were_cut_off_allows_no_more() -> None:
+    """Nothing is launched when the runs before were all killed, and could not say so themselves."""
+    started = Started(
+        0,
+        hold_until=300,
+        last_cause=Cause.WATCHDOG_KILLED,
+        last_sentence="the watchdog was killed",
+        faults_left=0,
+        budget="5 faults in 60 min",
+    )
+    run = Run(started=started)
+    assert run.replay(Surveyed(0.2, CLEAN, 0.1)) == ["failed Exit(69)"]
+    assert run.memory.fault is not None
+    assert run.memory.fault.cause is Cause.BUDGET_SPENT
+    assert run.memory.fault.sentence == (
+        "restart budget spent (5 faults in 60 min); last: the watchdog was killed"
+    )
+
+
 def test_a_look_from_before_the_end_proves_nothing() -> None:
     """A survey ordered while the engine was alive is looked at again and never taken for clean."""
     run = ready()
