@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from servicekit import __version__
 from servicekit.apply import Directory, apply, look, make_directory, manifests
-from servicekit.changes import changes, record
+from servicekit.changes import Act, changes, record
 from servicekit.errors import UserError
 from servicekit.findings import shown
 from servicekit.host import rivals, survey
@@ -194,7 +194,8 @@ def uninstall(
 ) -> tuple[Change, ...]:
     """Stop `profile` and take away what its install wrote; `purge`: all it ever had, too.
 
-    Returns what was done, drift that was left among it. Caches and models stay in any case.
+    Returns what was done, drift that was left among it. Caches and models stay in any case, and
+    with them the account that they belong to.
     """
     tree, places = turn.tree, turn.places
     _, made = removal(profile, tree, places, force=force)
@@ -226,8 +227,11 @@ def uninstall(
         for name in tree.names(places.logs):
             if name == log.name or name.startswith(f"{log.name}."):
                 tree.delete(places.logs / name)
-    for directory in (places.runtime, places.state, places.logs, places.cache):
-        tree.delete_directory(directory)
+    common = (places.runtime, places.state, places.logs, places.cache)
+    left = [directory for directory in common if not tree.delete_directory(directory)]
+    # As long as a model or a history is left, it belongs to the account that wrote it.
+    if purge and not left:
+        forget_account(made, tree, places)
     return made
 
 
@@ -267,6 +271,16 @@ def ensure_account(user: str | None, sysusers: str, tree: Tree) -> str | None:
     if not accounts.exists(user):
         raise UserError(f'account "{user}" could not be made', hint="make it, and install again")
     return user
+
+
+def forget_account(made: Iterable[Change], tree: Tree, places: Places) -> None:
+    """Remove the account whose description was removed, if an install made it."""
+    if tree.is_image or os.geteuid() != 0:
+        return
+    for change in made:
+        gone = change.act is Act.REMOVE and change.path.parent == places.sysusers
+        if gone and change.before is not None:
+            accounts.remove_made(change.before.content.decode(errors="replace"))
 
 
 def tell_again(manager: Manager | None) -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, assert_never
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 
 from servicekit import quoting
 from servicekit.diagnosis.causes import Cause
@@ -47,6 +47,7 @@ BOOT: Final = "servicekit-boot.service"
 """Starts the enabled services when the boot is over."""
 BOOT_PATIENCE: Final = 60
 """Seconds that it waits for the end of the boot; the services come up in any case."""
+_MAKE_ACCOUNTS: Final = ("/bin/sh", "-c", 'exec systemd-sysusers "$0"/servicekit*.conf')
 LINK: Final = stat.S_IFLNK | 0o777
 """Mode of a symbolic link, whose text is its target."""
 
@@ -135,6 +136,7 @@ def boot(places: Places, service: str, *, enabled: bool = True) -> Iterator[Arti
         boot=places.boot_target,
         systemctl="systemctl" if places.scope is Scope.SYSTEM else "systemctl --user",
         patience=BOOT_PATIENCE,
+        accounts=(*_MAKE_ACCOUNTS, str(places.sysusers)) if places.sysusers else (),
     )
     if enabled:
         for target, wanted in ((TARGET, service), (places.boot_target, BOOT)):
@@ -169,7 +171,9 @@ def rendered(template: str, **values: object) -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(  # noqa: S701 - none of these is HTML; each value has its filter
+    environment = Environment(
+        # Of other templates, each value has its own filter.
+        autoescape=select_autoescape(("html.j2",), default=False),
         loader=FunctionLoader(lambda name: (files("servicekit.templates") / name).read_text()),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -25,6 +25,7 @@ pytest_plugins = [
     "machines.sshd",
     "machines.supervisor",
     "machines.systemd",
+    "machines.debian",  # made of the one above
 ]
 
 REAL = ("llama", "sshd", "supervisord", "systemd")

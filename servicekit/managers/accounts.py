@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import subprocess
 from typing import Final
@@ -43,8 +44,22 @@ def create(name: str, sysusers: str) -> None:
         )
 
 
+def remove_made(sysusers: str) -> None:
+    """Remove the account that the text `sysusers` describes, if it is one that was made from it.
+
+    One that was there before, or that somebody made their own since, stays.
+    """
+    try:
+        words = shlex.split(sysusers, comments=True)
+        found = pwd.getpwnam(words[1])
+    except (ValueError, IndexError, KeyError):
+        return  # there is none, or the text is somebody's own
+    if words[3:5] == [found.pw_gecos, found.pw_dir]:
+        remove(found.pw_name)
+
+
 def remove(name: str) -> None:
-    """Take back an account that was made a moment ago, as far as that can be done."""
+    """Take back an account that servicekit made, as far as that can be done."""
     userdel = shutil.which("userdel")
     if userdel is not None:
         subprocess.run([userdel, name], capture_output=True, check=False, timeout=LIMIT)

@@ -18,7 +18,7 @@ from servicekit import __version__
 from servicekit.apply import Directory, apply, look, manifests, turn
 from servicekit.changes import changes, record
 from servicekit.errors import ExitCode, UserError
-from servicekit.installation import ensure_account, tell_again
+from servicekit.installation import ensure_account, forget_account, tell_again
 from servicekit.managers import accounts
 from servicekit.manifest import Manifest, inherited
 from servicekit.places import Scope
@@ -240,6 +240,7 @@ def uninstall(
 ) -> tuple[Change, ...]:
     """Stop a tunnel and remove all there is of it, its key, state and log, too.
 
+    With the last one goes the account that it ran as, if an install made it.
     Returns what was done, drift that was left among it.
     """
     tree = held.tree
@@ -260,6 +261,7 @@ def uninstall(
             tree.delete(places.logs / entry)
     for path in (directory(places, name).parent, places.runtime, places.logs):
         tree.delete_directory(path)
+    forget_account(made, tree, places)
     return made
 
 

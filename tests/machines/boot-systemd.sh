@@ -9,6 +9,7 @@
 # STATE holds the orders of tests/machines/systemd.py:
 #   cgroup      the cgroup v2 directory that becomes the machine's root
 #   lay         one line "SOURCE<TAB>TARGET" per tree to show inside, writable but never written back
+#   image       only for a machine that is not this one: its root, which is booted as it is
 #   boot-id     what the machine sees as its kernel's boot id, so that a reboot looks like one
 #   disk/       the writable layers; they outlive a boot, not this program
 #
@@ -71,9 +72,14 @@ first_boot() {
 init() {
   local state=$1 container=$2 knob device source target
   disk=$state/disk root=$state/root
-  mkdir -p "$disk"/{up,work}
-  mount -t overlay overlay -o "lowerdir=/,upperdir=$disk/up,workdir=$disk/work" "$root"
-  mkdir -p "$root"/{proc,sys,dev,run,tmp}
+  if [ -e "$state/image" ]; then
+    mount --bind "$(cat "$state/image")" "$root"
+    touch "$disk/formatted"
+  else
+    mkdir -p "$disk"/{up,work}
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$disk/up,workdir=$disk/work" "$root"
+    mkdir -p "$root"/{proc,sys,dev,run,tmp}
+  fi
   mount -t proc proc "$root/proc"
   mount --bind "$state/boot-id" "$root/proc/sys/kernel/random/boot_id"
   for knob in sys sysrq-trigger irq bus; do # the kernel is the host's: its knobs are not ours
@@ -101,7 +107,7 @@ init() {
   [ -e "$disk/formatted" ] || first_boot
   touch "$disk/formatted"
   # The libraries of a GPU's driver are often mounts of their own, which an overlay of / does not show.
-  findmnt --raw --noheadings --output TARGET | while read -r target; do
+  [ -e "$state/image" ] || findmnt --raw --noheadings --output TARGET | while read -r target; do
     case $target in /usr/* | /opt | /opt/*) ;; *) continue ;; esac
     if [ -d "$target" ]; then lay "$target" "$target"; else mount --bind "$target" "$root$target"; fi
   done

@@ -5,6 +5,8 @@ installed inside at `/opt/servicekit`, whichever way it is installed outside, so
 unprivileged service with a private `/tmp` and a protected home can run it; the tests' own programs
 are below `/opt/servicekit-tests`. What a test does inside survives `reboot`, and nothing survives
 the test.
+
+A `Machine` of an image is that image itself, booted as it is: what happens inside is written to it.
 """
 
 from __future__ import annotations
@@ -63,17 +65,25 @@ def _cgroup_root() -> Path:
     pytest.fail("this machine has no cgroup v2 mounted, and a systemd cannot do without")
 
 
+def _below(root: Path, inside: str | os.PathLike[str]) -> Path:
+    return root.joinpath(os.fspath(inside).lstrip("/"))
+
+
 class Machine:
     """One machine: `boot` it, `run` things inside, `reboot`, and `remove` it."""
 
-    def __init__(self) -> None:
+    def __init__(self, image: Path | None = None) -> None:
+        self._image = image
         self.state = Path(tempfile.mkdtemp(prefix="machine-"))
         self.cgroup = _cgroup_root() / self.state.name
         self.cgroup.mkdir()
         for folder in ("disk", "root"):
             (self.state / folder).mkdir()
         self._order("cgroup", str(self.cgroup))
-        self._order("lay", "".join(f"{source}\t{target}\n" for source, target in self._trees()))
+        if image is not None:
+            self._order("image", str(image))
+        trees = self._trees() if image is None else ()
+        self._order("lay", "".join(f"{source}\t{target}\n" for source, target in trees))
         self._console = (self.state / "console.log").open("wb")
         # The machine ends with the test run, even with one that is killed.
         self._holder = subprocess.Popen(
@@ -115,9 +125,17 @@ class Machine:
     def _editable(self) -> bool:
         return not self._package().is_relative_to(sys.prefix)
 
-    def _settle_in(self) -> None:
+    def put_servicekit_in(self) -> None:
+        """Copy servicekit into the image, to where its README has it installed."""
+        assert self._init is None, "the machine is on"
+        for source, target in self._trees():
+            if target != TESTS_INSIDE:
+                shutil.copytree(source, _below(self.image, target), symlinks=True)
+        self._settle_in(self.image)
+
+    def _settle_in(self, root: Path) -> None:
         """Tell the environment inside where it now lives, as its scripts name their old place."""
-        prefix = self.path(PREFIX)
+        prefix = _below(root, PREFIX)
         for script in (prefix / "bin").iterdir():
             if script.is_file() and not script.is_symlink():
                 old = script.read_bytes()
@@ -132,7 +150,7 @@ class Machine:
                     text.replace(str(self._package().parent), str(SOURCE)), encoding="utf-8"
                 )
         for program in ("servicekit", "servicekit-llama-server"):
-            self.path(f"/usr/local/bin/{program}").symlink_to(PREFIX / "bin" / program)
+            _below(root, f"/usr/local/bin/{program}").symlink_to(PREFIX / "bin" / program)
 
     @property
     def pid1(self) -> int:
@@ -140,9 +158,15 @@ class Machine:
         assert self._init is not None, "the machine is off"
         return self._init.pid
 
+    @property
+    def image(self) -> Path:
+        """The root of a machine of an image, as this machine sees it, on or off."""
+        assert self._image is not None, "this machine is no image"
+        return self._image
+
     def path(self, inside: str | os.PathLike[str]) -> Path:
         """Give the path, from outside, of an absolute path inside (no absolute links below it)."""
-        return Path(f"/proc/{self.pid1}/root").joinpath(os.fspath(inside).lstrip("/"))
+        return _below(Path(f"/proc/{self.pid1}/root"), inside)
 
     def write(self, inside: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
         """Write a file inside, owned by root, making its folders."""
@@ -168,8 +192,8 @@ class Machine:
         self._holder.stdin.write(f"{container}\n".encode())
         self._holder.stdin.flush()
         self._init = self.wait_until(self._find_init, BOOT_LIMIT, "systemd is PID 1")
-        if not self.path("/usr/local/bin/servicekit").is_symlink():
-            self._settle_in()
+        if self._image is None and not self.path("/usr/local/bin/servicekit").is_symlink():
+            self._settle_in(Path(f"/proc/{self.pid1}/root"))
         settled = {"running", "degraded"} | (set() if wait else {"starting"})
         self.wait_until(
             lambda: (

@@ -106,6 +106,7 @@ def test_from_install_to_uninstall(fresh_machine: Machine) -> None:
 
     machine.run("servicekit", "uninstall", "demo", "--purge")
     assert tree(machine) == before
+    assert machine.run("id", "servicekit", check=False).returncode == 1
 
 
 @pytest.mark.parametrize("container", ["test-machine", "wsl"])
