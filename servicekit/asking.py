@@ -31,6 +31,10 @@ T_co = TypeVar("T_co", covariant=True)
 class MuteError(Exception):
     """A question that got no answer; says why, in words that read behind a colon."""
 
+    def __init__(self, why: str, *, remedy: str = "") -> None:
+        super().__init__(why)
+        self.remedy = remedy
+
 
 async def output(
     argv: Sequence[str], *, limit: float, environment: Mapping[str, str] | None = None

@@ -150,7 +150,7 @@ def _seen(pending: Pending[T]) -> T | Unseen:
     try:
         return pending.answer()
     except MuteError as error:
-        return Unseen(str(error))
+        return Unseen(str(error), error.remedy)
 
 
 async def _after(first: Pending[S], then: Callable[[S], T]) -> T:
@@ -178,7 +178,7 @@ async def _manager(request: Request) -> view.Systemd | view.Supervisor:
         try:
             return view.Supervisor(await call(manager.version))
         except UserError as error:
-            raise MuteError(error.message) from None
+            raise MuteError(error.message, remedy=error.hint) from None
     environ, show = request.environ, ("show", "--property=Version")
     said = await output(["systemctl", *show], limit=ANSWER_LIMIT, environment=environ)
     version = texts.properties(said).get("Version", "")

@@ -33,7 +33,9 @@ LOW_RATE: Final = 1000
 def manager(host: Host) -> Answer:
     """A manager runs, and in a version that knows what our files say."""
     if isinstance(host.manager, Unseen):
-        return fail(host.manager.why, "install and start systemd or Supervisor")
+        return fail(
+            host.manager.why, host.manager.remedy or "install and start systemd or Supervisor"
+        )
     if isinstance(host.manager, Supervisor):
         runs = f"Supervisor {host.manager.version} runs"
         if 0 < leading_number(host.manager.version) < OLDEST_SUPERVISOR:

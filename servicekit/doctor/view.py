@@ -25,6 +25,8 @@ class Unseen:
     """In the place of a fact that could not be looked at."""
 
     why: str
+    remedy: str = ""
+    """What would let it be looked at, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

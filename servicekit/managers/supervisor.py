@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import base64
+import grp
 import http.client
 import ipaddress
+import os
 import socket
+import stat
 import time
 import xmlrpc.client
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
+from servicekit import proc
 from servicekit.errors import UserError
 from servicekit.managers import SERVER_URL, Seen
 from servicekit.values import ManagerName
@@ -221,10 +226,11 @@ class Supervisor:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            denied = isinstance(error, PermissionError)
             raise UserError(
                 f"supervisord ({self._where}) cannot be reached: {reason.lower()}",
-                hint="run it as root" if denied else "is it running?",
+                hint=_who_may(self._where)
+                if isinstance(error, PermissionError)
+                else "is it running?",
             ) from None
         finally:
             self._server("close")()
@@ -238,6 +244,33 @@ class Supervisor:
                 f"supervisord ({self._where}) cannot read its configuration: {fault.faultString}"
             )
         return UserError(f"supervisord ({self._where}) refused {what}: {fault.faultString}")
+
+
+def _who_may(socket: str) -> str:
+    """Say whose the file of a socket is, and what lets somebody else use it."""
+    try:
+        found = Path(socket).stat()
+    except OSError:  # even the way to it is closed
+        return "run it as root"
+    owner, me = proc.account(found.st_uid), proc.account(os.geteuid())
+    as_owner = "run it as root" if found.st_uid == 0 else f'run it as "{owner}"'
+    if found.st_mode & stat.S_IWGRP:
+        group = _group(found.st_gid)
+        return (
+            f'its socket is for the group "{group}": {as_owner}, or add "{me}" to that group '
+            f"(`usermod -aG {group} {me}`) and log in again"
+        )
+    return (
+        f'its socket is for "{owner}" alone: {as_owner}, or have it say chmod=0770 and '
+        f"chown={owner}:GROUP below [unix_http_server], for a group that you are in"
+    )
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _is_loopback(host: str | None) -> bool:

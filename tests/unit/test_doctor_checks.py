@@ -84,6 +84,8 @@ def test_where_all_is_well_every_check_says_so() -> None:
         # systemd, Supervisor and their versions
         ("manager", {"manager": Unseen("neither runs")}, "fail",
          "neither runs; install and start systemd or Supervisor"),
+        ("manager", {"manager": Unseen("it cannot be reached", "run it as ada")}, "fail",
+         "it cannot be reached; run it as ada"),
         ("manager", {"manager": Systemd(252, "252.39-1~deb12u1")}, "ok",
          "runs, without RestartSteps= (254) and RESTART_RESET=1 (258), which are not needed"),
         ("manager", {"manager": Systemd(255, "255.4")}, "ok", "without RESTART_RESET=1 (258)"),

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import pwd
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xmlrpc.client import Fault
@@ -11,11 +14,12 @@ from xmlrpc.client import Fault
 import pytest
 from unit.fake_supervisord import FakeSupervisord
 
+from servicekit import proc
 from servicekit.cli.install import warn_of_logouts
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery, Seen, find_manager, supervisor_url
-from servicekit.managers.accounts import exists
+from servicekit.managers.accounts import exists, remove_made
 from servicekit.managers.containers import gpu_containers
 from servicekit.managers.supervisor import Supervisor
 from servicekit.managers.systemd import Systemd
@@ -384,6 +388,51 @@ def test_a_supervisord_that_is_not_there_is_told(tmp_path: Path) -> None:
         manager.reload()
 
 
+NOBODY = 65534
+
+
+@contextmanager
+def as_somebody_else() -> Iterator[None]:
+    """Let root be somebody whom permissions can keep out; others are that already."""
+    was = os.geteuid(), os.getegid()
+    try:
+        if was[0] == 0:
+            os.setegid(NOBODY)
+            os.seteuid(NOBODY)
+        yield
+    finally:
+        os.seteuid(was[0])
+        os.setegid(was[1])
+
+
+@pytest.mark.parametrize(
+    ("mode", "hint"),
+    [
+        (0o700, 'its socket is for "{owner}" alone: run it as {him}, or have it say chmod=0770'),
+        (0o070, 'its socket is for the group "{group}": run it as {him}, or add "{me}" to that'),
+    ],
+)
+def test_a_socket_of_somebody_else_says_whose_it_is(mode: int, hint: str) -> None:
+    """Whoever may not use it is told who may, and how to be one of them."""
+    if os.geteuid() != 0:
+        mode &= 0o070  # an owner without any permission of its own is kept out, too
+    with tempfile.TemporaryDirectory(prefix="supervisor-") as folder:
+        path = Path(folder)
+        path.chmod(0o755)
+        fake = FakeSupervisord(path / "s.sock")
+        try:
+            fake.path.chmod(mode)
+            with as_somebody_else(), pytest.raises(UserError) as caught:
+                connect(fake).version()
+            with as_somebody_else():
+                me = proc.account(os.geteuid())
+            owner, group = fake.path.owner(), fake.path.group()
+        finally:
+            fake.close()
+    him = "root" if owner == "root" else f'"{owner}"'
+    assert caught.value.hint.startswith(hint.format(owner=owner, group=group, me=me, him=him))
+
+
 @pytest.mark.parametrize("url", ["http://192.0.2.1:9001", "ftp://x", "unix://", "http://"])
 def test_a_supervisord_elsewhere_is_refused(url: str) -> None:
     """Orders go to this machine's supervisord only."""
@@ -444,6 +493,31 @@ def test_accounts_are_looked_up() -> None:
     """Root exists everywhere, and a name that nobody has does not."""
     assert exists("root")
     assert not exists("no-such-account")
+
+
+@pytest.mark.parametrize(
+    ("text", "removed"),
+    [
+        ('# Ours.\nu {name} - "{comment}" {home} /bin/sh\n', True),
+        ('u {name} - "Model servers of servicekit" {home} /bin/sh\n', False),
+        ('u {name} - "{comment}" /elsewhere /bin/sh\n', False),
+        ('u no-such-account - "{comment}" {home} /bin/sh\n', False),
+        ("changed by 'somebody\n", False),
+        ("", False),
+    ],
+)
+def test_only_an_account_that_was_made_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *, removed: bool
+) -> None:
+    """An account is ours as long as it is what our description says."""
+    log, program = tmp_path / "log", tmp_path / "userdel"
+    program.write_text(f'#!/bin/sh\necho "$*" >"{log}"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    me = pwd.getpwuid(os.getuid())
+    remove_made(text.format(name=me.pw_name, comment=me.pw_gecos, home=me.pw_dir))
+    assert log.exists() == removed
+    assert not removed or log.read_text() == f"{me.pw_name}\n"
 
 
 def lay_process(proc: Path, pid: int, cgroup: str, *devices: str) -> None:
