@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.errors import ExitCode, UserError
 from servicekit.findings import did_you_mean
 from servicekit.places import Scope, system_places
+from servicekit.values import LONGEST_HOLD_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,7 @@ def unit_of(plan: Plan) -> Unit:
         command=plan.watchdog,
         identifier=profile.unit,
         user=host.user if system else None,
-        start_seconds=ceil(profile.start.stall + MARGIN),
+        start_seconds=start_seconds(profile),
         stop_seconds=stop_seconds(profile),
         directories=tuple(_made_directories(places, profile.name)) if system else (),
         credentials=tuple(
@@ -88,6 +89,16 @@ def unit_of(plan: Plan) -> Unit:
         sandbox=sandbox(profile, places.scope),
         writable=(*moved, *profile.service.read_write) if system else (),
     )
+
+
+def start_seconds(profile: Profile) -> int:
+    """Seconds that a manager must grant a start: the watchdog's own bounds, and a margin.
+
+    The watchdog gives up a start without progress much earlier. A short time that it would extend
+    is forgotten by systemd at a daemon-reload, as any other install brings it about.
+    """
+    start = profile.start
+    return ceil(LONGEST_HOLD_OFF + start.gpu_wait + start.limit + MARGIN)
 
 
 def stop_seconds(profile: Profile) -> int:

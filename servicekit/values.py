@@ -38,6 +38,8 @@ VERSIONS: Final = rf"{_VERSION}(?:\s*,\s*{_VERSION})*"
 """As Python's packages have them; llama.cpp's builds are `b11434`."""
 
 OPTION: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*\Z")
+LONGEST_HOLD_OFF: Final = 300.0
+"""Seconds that the watchdog waits at most, after many faults in a row, before the next launch."""
 PLACEHOLDERS: Final = ("port", "host", "model", "served_name", "cache", "state")
 PLACEHOLDER: Final = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 """What `arguments` and values of `environment` may refer to, as `{port}`."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
+from servicekit.values import LONGEST_HOLD_OFF
 from servicekit.watchdog import files
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes after which the ledger is written anew with its newest half."""
-HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
 """Seconds from a fault to the next launch, after that many faults in a row; then the last."""
 BOOTS_COMPARED: Final = 5
 """Boots of which the median is what the next one is expected to take."""

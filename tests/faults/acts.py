@@ -167,6 +167,28 @@ def _machine(stage: Stage) -> Machine:
     return stage.machine
 
 
+def have_systemd_wait_for(seconds: int) -> Act:
+    """Have systemd give up a start early, which the watchdog can only ask it to put off."""
+
+    def act(stage: Stage) -> None:
+        machine = _machine(stage)
+        unit = f"/etc/systemd/system/servicekit-{stage.name}.service.d/patience.conf"
+        machine.write(unit, f"[Service]\nTimeoutStartSec={seconds}\n")
+        machine.run("systemctl", "daemon-reload")
+
+    return act
+
+
+def reload_after(seconds: float) -> Act:
+    """Have systemd read its files again, as every install makes it do."""
+
+    def act(stage: Stage) -> None:
+        stage.happens(stage.is_over, seconds)
+        _machine(stage).run("systemctl", "daemon-reload")
+
+    return act
+
+
 def shut_down(stage: Stage) -> None:
     """Shut the machine down in order, and switch it on again."""
     _machine(stage).reboot()
