@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 
 MOST: Final = 8
 """Runs that one comparison takes: as many colours as people tell apart."""
-UNKNOWN: Final = {"kv_precision": "?", "thinking": None}
-"""Conditions that may be unknown, and how they then read."""
+FOREIGN: Final = 0.05
+"""Part of a case's own prompts from which on others' disturbed it..."""
+FOREIGN_TOKENS: Final = 256
+"""...and the least of them that does: a watchdog's completions have some dozens each."""
+UNKNOWN: Final = {
+    "kv_precision": ("the precision of the KV cache", "?"),
+    "thinking": ("whether the model thinks", None),
+}
+"""Conditions that may be unknown: how they are called, and how they then read."""
 
 
 class Run(NamedTuple):
@@ -126,7 +133,8 @@ def compared(results: Sequence[Result]) -> Comparison:
 
 def _marks(result: Result) -> Iterator[str]:
     if not result.verified:
-        yield f"not verified ({result.standing})"
+        known = result.standing.startswith("not verified")
+        yield result.standing if known else f"not verified: {result.standing}"
     asked = sum(len(case.samples) for case in result.cases)
     if not result.complete:
         planned = sum(case.planned for case in result.cases)
@@ -134,6 +142,17 @@ def _marks(result: Result) -> Iterator[str]:
     faults = [fault for case in result.cases for fault in case.faults]
     if faults:
         yield f"{len(faults):,} of {asked:,} requests failed, the first by: {faults[0]}"
+    for case in result.cases:
+        if case.cut_off:
+            within = f"within {case.conditions.max_tokens:,} tokens"
+            yield f"{case.cut_off:,} answers of {case.name} were not finished {within}"
+        ours = sum(sample.prompt_tokens or 0 for sample in case.samples)
+        # Of a case that was broken off, the engine has counted requests that left no sample.
+        whole = len(case.samples) == case.planned
+        if whole and case.foreign > max(FOREIGN * ours, FOREIGN_TOKENS):
+            yield f"somebody else asked during {case.name}: {case.foreign:,.0f} tokens of prompt"
+    if result.skipped:
+        yield f"not run: {'; '.join(result.skipped)}"
     if result.unmatched:
         yield f"not as the suite wants it: {', '.join(result.unmatched)}"
     if result.degraded:
@@ -188,15 +207,18 @@ def _notes(runs: Sequence[Run]) -> Iterator[str]:
         if found := tuple(_unlike(first.result, run.result)):
             yield f"{run.letter} is not like {first.letter} in {', '.join(found)}"
     conditions = [case.conditions for run in runs for case in run.result.cases]
-    for name, unknown in UNKNOWN.items():
+    for name, (spelt, unknown) in UNKNOWN.items():
         if any(getattr(each, name) == unknown for each in conditions):
-            yield f"nothing tells the {name.replace('_', ' ')}: that it was the same is not shown"
+            yield f"{spelt} is not told, so that it was the same is not shown"
     for run in others:
-        apart = {case.name for case in first.result.cases if case.samples} ^ {
-            case.name for case in run.result.cases if case.samples
-        }
-        if apart:
-            yield f"only one of {first.letter} and {run.letter} measured {', '.join(sorted(apart))}"
+        for one, two in ((first, run), (run, first)):
+            lacking = [name for name in _names(one.result) if name not in _names(two.result)]
+            if lacking:
+                yield f"{one.letter} has measured {', '.join(lacking)}, {two.letter} has not"
+
+
+def _names(result: Result) -> list[str]:
+    return [case.name for case in result.cases if case.samples]
 
 
 def _unlike(first: Result, other: Result) -> Iterator[str]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.bench.values import Case
+    from servicekit.bench.values import Case, Figure, Statistics
 
 DIGITS: Final = 3
-"""Significant digits that are said; whole numbers keep all of theirs."""
+"""Digits that count and are said, of a whole number all; of percent, a tenth where there is one."""
 
 
 class Whole(NamedTuple):
@@ -44,13 +44,33 @@ WHOLES: Final = (
 
 def number(value: float, unit: str) -> str:
     """Say a value without its unit; of "%", `value` is a part of one."""
+    return _written(value, unit, _places(value, unit))
+
+
+def spread(value: float | None, found: Statistics | None, unit: str) -> str:
+    """Say a median and how far its samples deviate, to the same place; `-` for none."""
+    if value is None:
+        return "-"
+    if found is None:
+        return number(value, unit)
+    places = _places(value, unit)
+    deviation = _written(found.deviation, unit, places)
+    return f"{_written(value, unit, places)} \N{PLUS-MINUS SIGN} {deviation}"
+
+
+def worst(figure: Figure | Whole, found: Statistics | None) -> str:
+    """Say the p99 of a time; of a rate, it would be among the best."""
+    return number(found.p99, "s") if found is not None and figure.unit == "s" else ""
+
+
+def _places(value: float, unit: str) -> int:
     if unit == "%":
-        value *= 100
-    if not value:
-        return "0"
-    places = max(0, DIGITS - 1 - floor(log10(abs(value))))
-    text = f"{value:,.{places}f}"
-    return text.removesuffix(f".{'0' * places}") if unit == "%" else text
+        return 0 if f"{value:.3f}".endswith("0") else 1
+    return max(0, DIGITS - 1 - floor(log10(abs(value)))) if value else 0
+
+
+def _written(value: float, unit: str, places: int) -> str:
+    return f"{value * (100 if unit == '%' else 1):,.{places}f}"
 
 
 def spoken(value: float | None, unit: str) -> str:
@@ -62,5 +82,6 @@ def percent(change: float | None) -> str:
     """Say by which part a value is more or less: `+6.8 %`, `\N{MINUS SIGN}90.2 %`."""
     if change is None:
         return ""
+    size = f"{abs(change) * 100:,.1f} %"
     sign = "\N{MINUS SIGN}" if change < 0 else "+"
-    return f"{sign}{abs(change) * 100:,.1f} %"
+    return size if size == "0.0 %" else f"{sign}{size}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from math import sqrt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -10,6 +11,10 @@ if TYPE_CHECKING:
 
 FEWEST: Final = 3
 """Samples of a case below which nobody knows its spread."""
+ENOUGH: Final = 16
+"""Samples whose standard deviation is the whole noise. The medians of fewer are apart by chance
+more easily: the deviation then counts as often as the root of `ENOUGH` over their number, so that
+of a hundred comparisons of equal runs three at most find a difference, with three samples, too."""
 PRECISION: Final = 0.02
 """Part of a median that a benchmark may be wrong by, as it promises against known timings."""
 CLOCK: Final = 0.002
@@ -44,9 +49,8 @@ class Judgement(NamedTuple):
 def judge(figure: Figure, before: Case, now: Case) -> Judgement:
     """Compare the medians of `figure` in two cases that match.
 
-    A difference is one where it exceeds the larger of both standard deviations, and what the
-    benchmark itself may be wrong by. So neither is better than the other, whichever comes first,
-    where the samples of one alone lie as far apart.
+    A difference is one where it exceeds what lies between the samples of either run, and what the
+    benchmark itself may be wrong by.
     """
     return compare(before.statistics(figure), now.statistics(figure), figure)
 
@@ -61,13 +65,17 @@ def compare(before: Statistics | None, now: Statistics | None, figure: Figure) -
     precision = PRECISION * max(before.median, now.median)
     if figure.unit == "s":
         precision = max(precision, CLOCK)
-    noise = max(before.deviation, now.deviation, precision)
+    noise = max(_scatter(before), _scatter(now), precision)
     gap = now.median - before.median
     if abs(gap) <= noise:
         verdict = Verdict.SAME
     else:
         verdict = Verdict.BETTER if (gap > 0) is figure.more_is_better else Verdict.WORSE
     return Judgement(verdict, was, became, change, noise)
+
+
+def _scatter(found: Statistics) -> float:
+    return found.deviation * max(1.0, sqrt(ENOUGH / found.samples))
 
 
 def relative(before: float | None, now: float | None) -> float | None:

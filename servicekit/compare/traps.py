@@ -74,16 +74,22 @@ def graph_lost(before: Case, now: Case, called: Sides) -> str | None:
 
 
 def answer_later(before: Case, now: Case, called: Sides) -> str | None:
-    """Decode is faster, and the finished answer later, both by more than the spread."""
+    """Decode is faster, and the finished answer later, both by more than the spread.
+
+    An answer that is cut off is never finished, which is later than any.
+    """
     decode, done = judge(DECODE, before, now), judge(DONE, before, now)
-    if decode.verdict is not Verdict.BETTER or done.verdict is not Verdict.WORSE:
+    if decode.verdict is not Verdict.BETTER:
+        return None
+    faster = f"decode is faster ({_against(decode, DECODE, called)})"
+    if done.now is None and done.before is not None:
+        tokens = now.conditions.max_tokens
+        return f"{faster}, but no answer is finished within {tokens:,} tokens, as {called[0]}'s are"
+    if done.verdict is not Verdict.WORSE:
         return None
     was, became = _length(before), _length(now)
     longer = f": its answers have {became:,} tokens, not {was:,}" if became > was else ""
-    return (
-        f"decode is faster ({_against(decode, DECODE, called)}), but the finished answer is there "
-        f"later ({_against(done, DONE, called)}){longer}"
-    )
+    return f"{faster}, but its finished answer comes later ({_against(done, DONE, called)}){longer}"
 
 
 def correctness_lost(before: Case, now: Case, called: Sides) -> str | None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import TYPE_CHECKING, Any
 
 import bench_results
 import pytest
 
-from servicekit.bench.values import DECODE, DONE, TTFT, Pools, Prefix, Result, Sampling
+from servicekit.bench.values import (
+    DECODE,
+    DONE,
+    TTFT,
+    Pools,
+    Prefix,
+    Result,
+    Sampling,
+    statistics,
+)
 from servicekit.compare.comparison import compared
 from servicekit.compare.figures import number, percent, spoken
-from servicekit.compare.judgement import Verdict, judge
+from servicekit.compare.judgement import Verdict, compare, judge
 from servicekit.compare.matching import mismatches
 from servicekit.compare.traps import traps
 from servicekit.errors import UserError
@@ -19,7 +29,7 @@ from servicekit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servicekit.bench.values import Case, Suite
+    from servicekit.bench.values import Case, Statistics, Suite
 
 
 def measured(
@@ -140,7 +150,10 @@ def test_how_many_runs_are_compared(runs: list[Result], said: str) -> None:
         ((100, 100, 100), (102, 102, 102), Verdict.SAME),  # within what a benchmark can tell
         ((100, 100, 100), (102.1, 102.1, 102.1), Verdict.BETTER),
         ((90, 100, 110), (99, 109, 119), Verdict.SAME),  # within the spread of either
-        ((90, 100, 110), (111, 111, 111), Verdict.BETTER),
+        ((90, 100, 110), (123, 123, 123), Verdict.SAME),  # which three samples hardly tell
+        ((90, 100, 110), (124, 124, 124), Verdict.BETTER),
+        ((90, 110) * 8, (110.3, 110.3, 110.3), Verdict.SAME),
+        ((90, 110) * 8, (110.4, 110.4, 110.4), Verdict.BETTER),
         ((100, 100), (200, 200, 200), Verdict.UNKNOWN),
         ((), (100, 100, 100), Verdict.UNKNOWN),
     ],
@@ -151,6 +164,18 @@ def test_a_difference_exceeds_the_spread(
     """Medians that differ by less than samples of one run do are not different."""
     judgement = judge(DECODE, measured(*before), measured(*now))
     assert judgement.verdict is verdict
+
+
+@pytest.mark.parametrize("count", [3, 5, 8, 30])
+def test_equal_runs_are_hardly_ever_called_different(count: int) -> None:
+    """Of a thousand pairs of runs that differ by chance alone, at most four in a hundred are."""
+    chance = random.Random(count)  # noqa: S311 - the same at every run
+
+    def drawn() -> Statistics | None:
+        return statistics(tuple(chance.gauss(100, 10) for _ in range(count)))
+
+    verdicts = [compare(drawn(), drawn(), DECODE).verdict for _ in range(1000)]
+    assert 1000 - verdicts.count(Verdict.SAME) <= 40
 
 
 def test_of_times_less_is_better() -> None:
@@ -207,7 +232,7 @@ def test_a_faster_decode_with_a_later_answer_is_flagged() -> None:
     wordy = run("wordy", measured(250, 250, 250, tokens=2001))
     (trap,) = traps([wordy, terse], "AB")
     text = (
-        "decode is faster (250 tokens/s, B's is 115 tokens/s), but the finished answer is there "
+        "decode is faster (250 tokens/s, B's is 115 tokens/s), but its finished answer comes "
         "later (8.60 s, B's is 2.60 s): its answers have 2,001 tokens, not 231"
     )
     assert tuple(trap) == ("answer-later", "A", "chat", text)
@@ -224,6 +249,20 @@ def test_an_answer_that_is_not_later_is_no_trap(other: Case) -> None:
     """Both differences must exceed what is noise."""
     first = run("a", measured(115, 115, 115, tokens=231, **yielding(2)))
     assert names([first, run("b", other)]) == []
+
+
+def test_an_answer_that_is_never_finished_is_later_than_any() -> None:
+    """Thoughts that fill the whole answer decode as fast as one likes."""
+    terse = run("terse", measured(115, 115, 115, **yielding(2)))
+    endless = bench_results.case(
+        samples=[bench_results.sample(decode=250, finish_reason="length")] * 3
+    )
+    text = (
+        "decode is faster (250 tokens/s, A's is 115 tokens/s), but no answer is finished within "
+        "256 tokens, as A's are"
+    )
+    (trap,) = traps([terse, run("endless", endless)], "AB")
+    assert tuple(trap) == ("answer-later", "B", "chat", text)
 
 
 def test_a_late_answer_may_be_the_first_tokens_fault() -> None:
@@ -293,7 +332,7 @@ def test_a_comparison_holds_every_figure() -> None:
     """Medians and spread of samples with a verdict, figures of a whole case without one."""
     better = bench_results.side(drafted_tokens=200.0, accepted_tokens=180.0)
     second = run("second", measured(150, 151, 152, engine=better))
-    third = run("third", measured(100, 101, 102, name="chat"), measured(name="extra"))
+    third = run("third", measured(100, 101, 102, name="chat"), measured(name="extra", planned=3))
     found = compared([FIRST, second, third])
     (section,) = found.sections
     assert section.case == "chat"
@@ -318,6 +357,8 @@ def test_a_comparison_holds_every_figure() -> None:
     assert all(each.judgement is None and each.statistics is None for each in accept)
     assert (found.traps, found.notes) == ((), ())
     assert all(run.marks == () for run in found.runs)
+    changed = run("changed", verified=False, standing="changed since: profile")
+    assert compared([FIRST, changed]).runs[1].marks == ("not verified: changed since: profile",)
 
 
 def test_a_figure_that_one_run_lacks_is_not_judged() -> None:
@@ -345,7 +386,7 @@ def test_a_case_that_one_of_three_lacks_is_compared_for_the_others() -> None:
     ])  # fmt: skip
     assert [section.case for section in found.sections] == ["chat", "code"]
     assert found.sections[1].rows[0].values[1] == ("B", None, None, None, None)
-    assert found.notes == ("only one of A and B measured code",)
+    assert found.notes == ("A has measured code, B has not",)
 
 
 def test_what_takes_from_a_runs_worth_is_marked() -> None:
@@ -361,12 +402,28 @@ def test_what_takes_from_a_runs_worth_is_marked() -> None:
         degraded=("draft-graph-disabled",),
     )
     assert compared([FIRST, second]).runs[1].marks == (
-        "not verified (not verified: recall failed)",
+        "not verified: recall failed",
         "interrupted: 4 of 10 requests were measured",
         "1 of 4 requests failed, the first by: HTTP 500: out of memory",
         "not as the suite wants it: context 16384, not 32768",
         "the service was degraded: draft-graph-disabled",
     )
+
+
+def test_what_disturbed_a_case_is_marked() -> None:
+    """Answers that were cut off, cases that were not run, and what others asked meanwhile."""
+    cut = bench_results.sample(finish_reason="length")
+    case = bench_results.case(
+        samples=[cut] * 3, engine=bench_results.side(prompt_tokens=3 * 8192 + 1229.0)
+    )
+    second = run("second", case, skipped=("prompt-64k: 64,000 tokens do not fit",))
+    assert compared([FIRST, second]).runs[1].marks == (
+        "3 answers of chat were not finished within 256 tokens",
+        "somebody else asked during chat: 1,229 tokens of prompt",
+        "not run: prompt-64k: 64,000 tokens do not fit",
+    )
+    little = bench_results.side(prompt_tokens=3 * 8192 + 1228.0)
+    assert compared([FIRST, run("b", bench_results.case(engine=little))]).runs[1].marks == ()
 
 
 def test_what_differs_between_the_hosts_is_named() -> None:
@@ -391,8 +448,8 @@ def test_what_is_unknown_of_both_is_not_taken_for_the_same() -> None:
     conditions = bench_results.conditions(kv_precision="?", thinking=None)
     cases = [measured(1, 1, 1, conditions=conditions)]
     assert compared([run("a", *cases), run("b", *cases)]).notes == (
-        "nothing tells the kv precision: that it was the same is not shown",
-        "nothing tells the thinking: that it was the same is not shown",
+        "the precision of the KV cache is not told, so that it was the same is not shown",
+        "whether the model thinks is not told, so that it was the same is not shown",
     )
 
 
@@ -402,7 +459,7 @@ def test_a_comparison_as_json() -> None:
     told = json.loads(json.dumps(compared([FIRST, lost]).as_json()))
     assert list(told) == ["suite", "runs", "cases", "traps", "notes"]
     assert [each["name"] for each in told["runs"]] == [FIRST.name, lost.name]
-    assert told["runs"][1]["marks"] == ["not verified (not verified)"]
+    assert told["runs"][1]["marks"] == ["not verified"]
     assert told["runs"][0]["fingerprint"]["driver"] == "580.1"
     (case,) = told["cases"]
     assert case["conditions"]["kv_precision"] == "fp8"
@@ -434,5 +491,6 @@ def test_how_values_are_said(value: float | None, unit: str, said: str) -> None:
 
 def test_how_changes_are_said() -> None:
     """With a sign, and a minus that is one."""
-    assert [percent(each) for each in (0.068, -0.902, None)] == ["+6.8 %", "−90.2 %", ""]  # noqa: RUF001
+    said = ["+6.8 %", "\N{MINUS SIGN}90.2 %", "0.0 %", ""]
+    assert [percent(each) for each in (0.068, -0.902, 1e-4, None)] == said
     assert number(-0.5, "s") == "-0.500"
