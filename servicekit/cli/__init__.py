@@ -55,6 +55,7 @@ VERBS: Final = {
         "compare",
         "Compare benchmarks that match, and name what only looks like progress.",
     ),
+    "bench": Verb("bench", "bench", "Measure a verified profile by a versioned suite."),
     "probe": Verb("probe", "probe", "Tell in one line whether a service is healthy."),
     "doctor": Verb("doctor", "doctor", "Look for what keeps services from running well here."),
     "wsl": Verb("wsl", "app", "Make WSL2 keep services running."),

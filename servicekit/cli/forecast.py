@@ -61,7 +61,7 @@ def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None =
     return plan_memory(
         recipe,
         gpu_memory_bytes,
-        model_path=_local_model(plan),
+        model_path=local_model(plan),
         average_length=average_length or AVERAGE_LENGTH,
     )
 
@@ -152,7 +152,7 @@ def refuse_misfit(
     return budget
 
 
-def _local_model(plan: Plan) -> Path | None:
+def local_model(plan: Plan) -> Path | None:
     """Find where the model's files are, in its own place or in the hub's cache."""
     from servicekit.plan import hub_cache
 

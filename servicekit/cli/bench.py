@@ -1,0 +1,377 @@
+"""`bench`: what a verified profile is worth, measured by a versioned suite."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from servicekit.cli.output import as_json, duration, note, table, warn
+from servicekit.cli.served import client_of, served, tells_thinking
+from servicekit.cli.session import AsJson, ForUser, OneProfile, session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servicekit.bench.suites import Loaded, Planned, Setting
+    from servicekit.bench.values import Case, Result, Sample
+    from servicekit.cli.session import Session
+    from servicekit.plan import Plan
+    from servicekit.profile import Profile
+    from servicekit.status import Status
+
+LINE_EVERY: Final = 10.0
+"""Seconds between lines of progress within a case."""
+PROMPT_WEIGHT: Final = 0.05
+"""What a token of a prompt takes beside one of an answer, about; only the time left hangs on it."""
+
+
+def bench(
+    ctx: typer.Context,
+    profile: OneProfile = None,
+    *,
+    suite: Annotated[
+        str, typer.Option("--suite", metavar="NAME", help="Suite to run, or the path of your own.")
+    ] = "small",
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway",
+            help="Measure what is not verified, or not as the suite wants it, and mark it so.",
+        ),
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--list", help="List the runs that are kept, and measure nothing.")
+    ] = False,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Measure a verified profile by a versioned suite.
+
+    \b
+    The suites:
+      small          a first look within a minute
+      serving        1,024 tokens in, 128 out, 100 prompts, at concurrency 1, 2 and 4
+      matched-32k    profiles side by side: 32,768 tokens, one at a time, FP8 KV cache
+      context-sweep  prompts of 1,024 to 256,000 tokens, as far as they fit
+      prefix         a long prefix: unknown, known, and known behind a timestamp
+
+    First token, first visible token, prefill and decode rates, time to the finished answer,
+    acceptance and correctness are measured apart. Each run is a file below the state directory.
+    A service that does not run is started, and stopped afterwards. ^C keeps what was measured.
+    Exit code 0 only where every request was answered.
+    """  # noqa: D301 - the character itself keeps the lines apart
+    mine = session(ctx, user=user)
+    if every:
+        _list(mine, profile, json=json)
+        return
+    if profile is None:
+        raise typer.BadParameter("name a profile to measure, or ask for --list")
+    from servicekit.bench.report import HEADS, remarks, rows
+    from servicekit.bench.values import summary
+
+    run = _Run(mine, profile, suite)
+    run.refuse(anyway=anyway)
+    with served(mine, mine.installed(profile), to="measured") as now:
+        run.refuse_pool(now, anyway=anyway)
+        result = run.measured(now)
+    if json:
+        told = result.model_dump(mode="json")
+        as_json({"name": result.name, **told, "summary": [summary(c) for c in result.cases]})
+    else:
+        table(HEADS, rows(result))
+        for said in remarks(result):
+            typer.echo(said)
+    if run.interrupted:
+        raise KeyboardInterrupt
+    answered = result.complete and not any(case.faults for case in result.cases)
+    raise typer.Exit(0 if answered else 1)
+
+
+class _Run:
+    """One run: what it is to be, what it became."""
+
+    def __init__(self, mine: Session, profile: str, suite: str) -> None:
+        from servicekit.bench.suites import load
+
+        self._mine = mine
+        self._loaded: Loaded = load(suite)
+        mine.manifest(profile)  # what is not installed is said to be so, before all else
+        self._recipe: Profile = mine.profile(profile)
+        self._setting = self._setting_of(effective=None)
+        self._standing = ""
+        self.interrupted = False
+
+    def _setting_of(self, effective: int | None) -> Setting:
+        from servicekit.bench.precision import kv_precision
+        from servicekit.bench.suites import Setting
+        from servicekit.cli.forecast import local_model, plan_of
+        from servicekit.engines import engine
+        from servicekit.values import EngineName
+
+        recipe = self._recipe
+        self._plan: Plan = plan_of(self._mine, recipe)
+        context = recipe.context.requested
+        return Setting(
+            context=context,
+            effective=effective,
+            usable=engine(recipe.engine).usable_input(effective or context),
+            kv_precision=kv_precision(recipe, local_model(self._plan)),
+            tells_thinking=tells_thinking(recipe),
+            forces_length=recipe.engine is not EngineName.OPENAI,
+        )
+
+    def refuse(self, *, anyway: bool) -> None:
+        """Refuse what is not verified, or not as the suite wants it, before anything is started."""
+        from servicekit.cli.verify import standing_of
+        from servicekit.errors import UserError
+
+        name = self._recipe.name
+        self._refuse_unmatched(anyway=anyway)
+        self._standing = standing_of(self._mine, name)
+        if not self._verified and not anyway:
+            raise UserError(
+                f'"{name}" is not to be measured: {self._standing}',
+                hint=f"`servicekit verify {name}` asks what it must pass; --anyway measures it and "
+                "marks it unverified",
+            )
+
+    @property
+    def _verified(self) -> bool:
+        return self._standing.startswith("verified")
+
+    def refuse_pool(self, now: Status, *, anyway: bool) -> None:
+        """Refuse a service that runs and holds less than the suite wants."""
+        self._setting = self._setting_of(now.context.get("effective"))
+        self._refuse_unmatched(anyway=anyway)
+
+    def _refuse_unmatched(self, *, anyway: bool) -> None:
+        from servicekit.bench.suites import unmatched
+        from servicekit.errors import UserError
+
+        data = self._loaded.data
+        differs = unmatched(data, self._setting)
+        if differs and not anyway:
+            raise UserError(
+                f'"{self._recipe.name}" does not match suite "{data.name}": {", ".join(differs)}',
+                hint="--anyway measures it and marks it so; other suites ask for no conditions",
+            )
+
+    def measured(self, now: Status) -> Result:
+        """Measure, keep the file, and give what is in it."""
+        import asyncio
+
+        from servicekit.bench.suites import planned
+        from servicekit.errors import UserError
+
+        cases, skipped = planned(self._loaded.data, self._setting)
+        if not cases:
+            raise UserError(f"no case can be asked: {skipped[0]}")
+        began = datetime.now(UTC)
+        keeper = _Keeper(cases)
+        failed: UserError | None = None
+        try:
+            asyncio.run(self._ask(now, cases, keeper))
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except UserError as error:
+            failed = error
+        if self.interrupted or failed:
+            keeper.cut()
+            if not keeper.cases:
+                if failed:
+                    raise failed
+                note("interrupted before anything was measured: nothing is kept")
+                raise KeyboardInterrupt
+            if failed:
+                warn(str(failed))
+        complete = not self.interrupted and failed is None
+        result = self._result(now, began, keeper.cases, skipped, complete=complete)
+        self._keep(result)
+        return result
+
+    def _result(
+        self,
+        before: Status,
+        began: datetime,
+        cases: Sequence[Case],
+        skipped: tuple[str, ...],
+        *,
+        complete: bool,
+    ) -> Result:
+        """Put what was measured beside what it was measured of."""
+        import asyncio
+
+        from servicekit.bench.suites import unmatched
+        from servicekit.bench.values import FORMAT, Pools, Result
+        from servicekit.verify.binding import fingerprint
+
+        recipe = self._recipe
+        after = self._mine.look(self._mine.installed(recipe.name))
+        reasons = dict.fromkeys((*before.reasons, *after.reasons))
+        return Result(
+            format=FORMAT,
+            suite=self._loaded.suite,
+            profile=recipe.name,
+            engine=recipe.engine.value,
+            model=recipe.model,
+            drafter=recipe.drafter,
+            fingerprint=asyncio.run(fingerprint(self._plan)),
+            verified=self._verified,
+            standing=self._standing,
+            unmatched=unmatched(self._loaded.data, self._setting),
+            skipped=skipped,
+            started=began.isoformat(timespec="milliseconds"),
+            ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            complete=complete,
+            degraded=tuple(str(reason) for reason in reasons),
+            pools=Pools(**before.context),
+            cases=tuple(cases),
+        )
+
+    async def _ask(self, now: Status, cases: Sequence[Planned], keeper: _Keeper) -> None:
+        import secrets
+
+        from servicekit.bench.runner import Runner
+        from servicekit.engines import engine
+        from servicekit.errors import UserError
+        from servicekit.verify.values import Request
+
+        adapter = engine(self._recipe.engine)
+        async with client_of(self._mine, self._recipe, now) as client:
+            # A service is measured when it has answered, and has compiled what an answer takes.
+            reply = await client.ask(Request(adapter.completion_request(self._recipe)))
+            if reply.broken:
+                raise UserError(f'"{self._recipe.name}" gives no answer: {reply.broken}')
+            runner = Runner(
+                client,
+                keeper,
+                served_name=self._recipe.served_name,
+                engine=self._recipe.engine,
+                metrics_path=adapter.metrics_path,
+                run=secrets.token_hex(8),
+            )
+            await runner.measure(cases)
+
+    def _keep(self, result: Result) -> None:
+        from servicekit.bench.store import write
+        from servicekit.errors import UserError
+
+        states = Path(self._mine.places.state)
+        try:
+            note(f"kept as {write(states, result)}")
+        except OSError as error:
+            reason = (error.strerror or "").lower()
+            raise UserError(
+                f'the result cannot be kept below "{states}": {reason}',
+                hint="run it as root, or with --user",
+            ) from None
+
+
+class _Keeper:
+    """Keeps what is measured as it comes, and tells how far it is."""
+
+    def __init__(self, cases: Sequence[Planned]) -> None:
+        self.cases: list[Case] = []
+        self._planned = cases
+        self._now: Planned | None = None
+        self._samples: list[Sample] = []
+        self._done = 0.0
+        self._whole = sum(_weight(each) * each.data.requests for each in cases)
+        self._began = self._told = time.monotonic()
+
+    def begins(self, planned: Planned) -> None:
+        """See `runner.Listener`."""
+        self._now, self._samples = planned, []
+
+    def measured(self, sample: Sample) -> None:
+        """See `runner.Listener`."""
+        if self._now is None:
+            return
+        self._samples.append(sample)
+        self._done += _weight(self._now)
+        if time.monotonic() - self._told > LINE_EVERY:
+            self._tell(f"{len(self._samples)} of {self._now.data.requests} requests")
+
+    def ended(self, case: Case) -> None:
+        """See `runner.Listener`."""
+        from servicekit.bench.values import FIGURES
+        from servicekit.compare.figures import spoken
+
+        said = [
+            f"{figure.label} {spoken(found.median, figure.unit)}"
+            for figure in FIGURES
+            if (found := case.statistics(figure)) is not None
+        ]
+        self._tell(", ".join(said) or "no request was answered")
+        self.cases.append(case)
+        self._now, self._samples = None, []
+
+    def cut(self) -> None:
+        """Keep the samples of a case that was broken off."""
+        from servicekit.bench.runner import case_of
+
+        if self._now is not None and self._samples:
+            self.cases.append(case_of(self._now, self._samples, None))
+
+    def _tell(self, said: str) -> None:
+        self._told = time.monotonic()
+        elapsed = self._told - self._began
+        left = elapsed * (self._whole - self._done) / self._done if self._done else None
+        more = f" (about {duration(left)} left)" if left else ""
+        name = "" if self._now is None else self._now.name
+        note(f"[{len(self.cases) + 1}/{len(self._planned)}] {name}: {said}{more}")
+
+
+def _weight(planned: Planned) -> float:
+    """What one request takes beside another, about."""
+    conditions = planned.conditions
+    spent = conditions.max_tokens + PROMPT_WEIGHT * conditions.prompt_tokens
+    return spent / conditions.concurrency
+
+
+def _list(mine: Session, profile: str | None, *, json: bool) -> None:
+    """List what is kept, the oldest first."""
+    from servicekit.bench.store import texts
+    from servicekit.bench.values import Result, ResultError
+
+    found: list[Result] = []
+    for name, text in texts(Path(mine.places.state)).items():
+        try:
+            result = Result.parse(text, where=name)
+        except ResultError as error:
+            warn(str(error))
+            continue
+        if profile in {None, result.profile}:
+            found.append(result)
+    if json:
+        as_json([_entry(result) for result in found])
+    elif found:
+        heads = ("RUN", "SUITE", "CASES", "VERIFIED", "STARTED")
+        table(heads, [_row(result) for result in found])
+    else:
+        note("no run is kept; `servicekit bench PROFILE` measures one")
+
+
+def _entry(result: Result) -> dict[str, object]:
+    return {
+        "name": result.name,
+        "profile": result.profile,
+        "suite": result.suite.model_dump(),
+        "cases": [case.name for case in result.cases],
+        "verified": result.verified,
+        "complete": result.complete,
+        "started": result.started,
+    }
+
+
+def _row(result: Result) -> tuple[str, ...]:
+    from servicekit.cli.output import local
+
+    cases = str(len(result.cases)) + ("" if result.complete else ", interrupted")
+    at = local(datetime.fromisoformat(result.started))
+    suite = f"{result.suite.name} {result.suite.version}"
+    return result.name, suite, cases, "yes" if result.verified else "no", at

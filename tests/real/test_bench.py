@@ -1,0 +1,104 @@
+"""A real model measured, from the command line, under a real supervisord."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from machines.hosted import LIMIT, Hosted
+
+from servicekit.bench.values import DECODE, FIGURES, TTFT, Result
+
+if TYPE_CHECKING:
+    from machines.supervisor import Supervisor
+
+pytestmark = [pytest.mark.llama, pytest.mark.supervisord, pytest.mark.timeout(900)]
+
+ENDLESS = """
+name = "endless"
+version = 1
+summary = "more requests than anybody waits for"
+[[cases]]
+name = "word"
+question = "What is the capital of France? Reply with one word."
+max_tokens = 4
+requests = 10000
+"""
+
+
+def kept(host: Hosted) -> list[Result]:
+    """Read the runs that are kept, the oldest first."""
+    files = sorted((host.home / "state/here/bench").glob("*.json"))
+    return [Result.parse(file.read_text(), where=file.name) for file in files]
+
+
+def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
+    """Unverified only when told so; every figure is there, beside the engine's own, and is kept."""
+    host = Hosted(supervisord, free_port, context=320)
+    host.run("install", "here")
+    refusal = host.run("bench", "here", code=1).stderr
+    assert '"here" is not to be measured: not verified' in refusal
+    host.run("start", "here")
+
+    small = json.loads(host.run("bench", "here", "--anyway", "--json").stdout)
+    result = kept(host)[0]
+    assert (result.name, result.verified, result.complete) == (small["name"], False, True)
+    assert [case.name for case in result.cases] == ["word", "decode", "prompt-256", "two"]
+    word, decode, prompt, two = result.cases
+    assert word.correctness == 1
+    assert {each.completion_tokens for each in decode.samples} == {48}
+    assert all(decode.statistics(figure) for figure in FIGURES)
+    assert all(abs((each.prompt_tokens or 0) - 256) <= 4 for each in prompt.samples)
+    assert two.conditions.concurrency == 2
+    assert {case.conditions.kv_precision for case in result.cases} == {"f16"}
+    # The engine's clock sees no connection and no other process: client and engine differ a little.
+    ours, theirs = decode.statistics(DECODE), decode.engine
+    assert ours is not None
+    assert theirs is not None
+    assert theirs.generated_tokens == 3 * 48
+    assert theirs.decode == pytest.approx(ours.median, rel=0.5)
+
+    said = host.run("bench", "here", "--suite", "prefix", "--anyway").stdout
+    cold, warm, stamped = kept(host)[1].cases
+    first = [case.statistics(TTFT) for case in (cold, warm, stamped)]
+    assert [each is not None for each in first] == [True] * 3
+    cached = [sum(each.cached_tokens or 0 for each in case.samples) for case in (cold, warm)]
+    assert cached[1] > 10 * cached[0]
+    assert "a known prefix takes the first token from " in said
+    assert "a timestamp at its beginning loses " in said
+    assert "unverified: not verified" in said
+    listed = host.run("bench", "--list").stdout
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == [
+        each.name for each in kept(host)
+    ]
+
+
+def test_an_interrupt_keeps_what_was_measured(supervisord: Supervisor, free_port: int) -> None:
+    """^C ends the measuring with 130, and the file says that it was interrupted."""
+    host = Hosted(supervisord, free_port, context=512)
+    suite = host.write("endless.toml", ENDLESS)
+    host.run("install", "here")
+    host.run("start", "here")
+    measuring = subprocess.Popen(
+        host.argv("bench", "here", "--suite", str(suite), "--anyway"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert measuring.stderr is not None
+    for line in measuring.stderr:
+        if "of 10000 requests" in line:
+            break
+    measuring.send_signal(signal.SIGINT)
+    out, err = measuring.communicate(timeout=LIMIT)
+    assert measuring.returncode == 130, err
+    assert "interrupted: it holds what was measured until then" in out
+    (result,) = kept(host)
+    assert not result.complete
+    assert 0 < len(result.cases[0].sound) < 10000
+    assert Path(err.rpartition("kept as ")[2].strip()).name == f"{result.name}.json"
+    assert json.loads(host.run("status", "here", "--json").stdout)["state"] == "ready"
