@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import contextmanager, suppress
+from errno import EACCES
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,18 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".json"
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def prepare(state: Path, folder: str) -> None:
+    """Make `folder` below `state`; raise `OSError` where nothing can be written there.
+
+    Where `state` is not, it is left to whoever will own it.
+    """
+    if not state.exists():
+        return
+    with _opened(state, folder, make=True) as within:
+        if not os.access(".", os.W_OK | os.X_OK, dir_fd=within, effective_ids=True):
+            raise PermissionError(EACCES, os.strerror(EACCES), str(state / folder))
 
 
 def write(state: Path, folder: str, name: str, text: str) -> None:

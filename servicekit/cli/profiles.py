@@ -9,6 +9,7 @@ import typer
 
 from servicekit.cli.output import as_json, note, table, warn
 from servicekit.cli.session import AsJson, ForManager, ForUser, ProfileName, session
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,23 +61,23 @@ def show(
 ) -> None:
     """Show a profile as it takes effect.
 
-    Everything that it extends is in it, and every default. Its first line tells whether it is
-    verified, and what changed since.
+    Everything that it extends is in it, and every default. Its first line, with --json the key
+    `verified`, tells whether it is verified, and what changed since.
     """
+    from servicekit.cli.verify import standing_of
+
     mine = session(ctx, user=user)
     found = mine.profile(profile)
     data = _plain(found)
+    verified = standing_of(mine, profile)
     if json:
-        as_json(data)
+        as_json(data | {"verified": verified})
         return
     import tomli_w
 
-    from servicekit.cli.verify import standing_of
-
-    verified = standing_of(mine, profile)
     for opted_out in found.service.without:
         note(f'this profile leaves the hardening directive "{opted_out}" out of its unit')
-    typer.echo(f"# {verified}")
+    typer.echo(f"# {printable(verified)}")
     typer.echo(tomli_w.dumps(data), nl=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.cli.session import Installed, Session
+    from servicekit.plan import Plan
     from servicekit.profile import Profile
     from servicekit.status import Status
     from servicekit.verify.client import Client
@@ -25,15 +27,55 @@ def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
     `to` is what it is wanted for, as in `it cannot be measured`. What a start prints goes to
     stderr: beside what is asked, it is progress.
     """
-    with redirect_stdout(sys.stderr):
-        now, started = _up(mine, found, to)
+    started = False
+    with _ended_as_by_hand():
+        try:
+            with redirect_stdout(sys.stderr):
+                now, started = _up(mine, found, to)
+            yield now
+        finally:
+            if started:
+                profile = found.manifest.profile
+                found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+                note(f'"{profile}" did not run before, and is stopped again')
+
+
+@contextmanager
+def _ended_as_by_hand() -> Iterator[None]:
+    """Take a request to end, and a terminal that is closed, as ^C: what was started is stopped."""
+    asked = (signal.SIGTERM, signal.SIGHUP)
+    before = {each: signal.getsignal(each) for each in asked}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(each, signal.default_int_handler)
     try:
-        yield now
+        yield
     finally:
-        if started:
-            profile = found.manifest.profile
-            found.manager.stop(found.unit, limit=mine.stop_limit(profile))
-            note(f'"{profile}" did not run before, and is stopped again')
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def plan_of_what_runs(
+    mine: Session, found: Installed, recipe: Profile, now: Status, *, to: str
+) -> Plan:
+    """Make the plan of `recipe`; refuse where what runs was not started from it as it is now."""
+    from servicekit.cli.install import order_of
+    from servicekit.errors import UserError
+    from servicekit.installation import look_around
+    from servicekit.plan import make_plan
+    from servicekit.tree import Tree
+    from servicekit.verify.binding import outdated
+
+    tree = Tree()
+    order = order_of(mine, recipe, tree, manager=found.manager.name)
+    plan = make_plan(recipe, look_around(order, tree).host)
+    why = outdated(plan, now.pid) if now.pid is not None else ""
+    if why:
+        raise UserError(
+            f'"{recipe.name}" cannot be {to}, since {why}',
+            hint=f"`servicekit install {recipe.name}`, then `servicekit restart {recipe.name}`",
+        )
+    return plan
 
 
 def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from servicekit.cli.output import as_json, duration, note, table
-from servicekit.cli.served import client_of, served, tells_thinking
+from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from servicekit.cli.session import Session
+    from servicekit.cli.session import Installed, Session
+    from servicekit.errors import UserError
     from servicekit.plan import Plan
     from servicekit.profile import Profile
     from servicekit.status import Status
@@ -48,8 +51,10 @@ def verify(
 
     Each passes, fails or is skipped with a reason. What was asked and answered is kept below the
     state directory, with the versions that it holds for; `status` and `show` tell whether it still
-    does. A service that does not run is started, and stopped afterwards. ^C keeps what was done.
-    Exit code 0 only where no gate failed.
+    does. A service that does not run is started, and stopped afterwards. ^C keeps what was done,
+    and so do SIGTERM and a terminal that is closed. Exit code 0 only where no gate failed.
+
+    With --json, what is kept.
     """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.verify.gates import GATES
 
@@ -59,59 +64,89 @@ def verify(
     names = tuple(name for name in GATES if not only or name in only)
     mine = session(ctx, user=user)
     found = mine.installed(profile)
+    _prepare(mine, profile)
     with served(mine, found, to="verified") as now:
-        result = _verified(mine, now, names, repeats)
+        result = _verified(mine, found, now, names, repeats)
+    # Kept before it is told: the terminal may be gone.
+    lost = _keep(mine, result)
     if json:
         as_json(result.as_json())
     else:
         _tell(result)
+    if lost is not None:
+        raise lost
     if not result.complete:
         raise KeyboardInterrupt
     raise typer.Exit(1 if result.failed else 0)
 
 
-def _verified(mine: Session, now: Status, names: tuple[str, ...], repeats: int) -> Verification:
-    """Ask the gates, store what they found, and give it; less than all of it after ^C."""
+def _prepare(mine: Session, profile: str) -> None:
+    """Refuse at once, and not after an hour, where nothing could be kept."""
+    from servicekit.verify.record import prepare
+
+    state = Path(mine.places.state, profile)
+    try:
+        prepare(state)
+    except OSError as error:
+        raise _unkept(state, error) from None
+
+
+def _keep(mine: Session, result: Verification) -> UserError | None:
+    """Store a result; give the error where that cannot be, since the result is worth telling."""
+    from servicekit.verify.record import write
+
+    state = Path(mine.places.state, result.profile)
+    try:
+        name = write(state, result)
+    except OSError as error:
+        return _unkept(state, error)
+    if not result.complete:
+        note(f"interrupted: {len(result.findings)} of {len(result.gates)} gates were asked")
+    note(f"kept as {state}/verifications/{name}")
+    return None
+
+
+def _unkept(state: Path, error: OSError) -> UserError:
+    from servicekit.errors import UserError
+
+    reason = (error.strerror or "").lower()
+    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
+    return UserError(f'the verification cannot be kept below "{state}": {reason}', hint=hint)
+
+
+def _verified(
+    mine: Session, found: Installed, now: Status, names: tuple[str, ...], repeats: int
+) -> Verification:
+    """Ask the gates and give what they found; less than all of it after ^C."""
     import asyncio
 
     from servicekit.checks import kv_below_fp8
-    from servicekit.cli.forecast import plan_of
-    from servicekit.errors import UserError
     from servicekit.verify.binding import fingerprint
-    from servicekit.verify.record import Verification, read, write
+    from servicekit.verify.record import Verification, read
 
     recipe = mine.profile(now.profile)
-    state = Path(mine.places.state, now.profile)
+    plan = plan_of_what_runs(mine, found, recipe, now, to="verified")
     began = datetime.now(UTC).isoformat(timespec="milliseconds")
+    # Beforehand, so that a second ^C finds nothing left to do but to write.
+    bound = asyncio.run(fingerprint(plan))
     findings: list[Finding] = []
-    show = _progress(names, read(state))
+    show = _progress(names, read(Path(mine.places.state, now.profile)))
 
     def keep(finding: Finding) -> None:
         findings.append(finding)
         show(finding)
 
-    try:
+    with suppress(KeyboardInterrupt):
         asyncio.run(_ask(mine, recipe, now, names, repeats, keep))
-    except KeyboardInterrupt:
-        note(f"interrupted: {len(findings)} of {len(names)} gates were asked")
-    result = Verification(
+    return Verification(
         profile=now.profile,
         at=began,
-        fingerprint=asyncio.run(fingerprint(plan_of(mine, recipe))),
+        fingerprint=bound,
         about=_about(recipe),
         below_fp8=kv_below_fp8(recipe),
         gates=names,
         findings=tuple(findings),
     )
-    try:
-        note(f"kept as {state}/verifications/{write(state, result)}")
-    except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(
-            f'the verification cannot be kept below "{state}": {reason}',
-            hint="run it as root, or with --user",
-        ) from None
-    return result
 
 
 async def _ask(
@@ -199,7 +234,7 @@ def _progress(
 
     def show(finding: Finding) -> None:
         asked.append(finding.gate)
-        reason = finding.reason[:EVIDENCE]
+        reason = printable(finding.reason[:EVIDENCE])
         step = f"[{len(asked)}/{len(names)}] {finding.gate}: {finding.outcome.value}: {reason}"
         note(f"{step} ({left()})")
 

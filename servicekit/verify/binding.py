@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from servicekit import __version__
+from servicekit import __version__, proc
 from servicekit.engine_versions import look
 from servicekit.gpu import Gpus
 from servicekit.hubcache import Repository
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.plan import Plan
+
+
+CLOCKS: Final = 1.0
+"""Seconds by which a file's time and a process's start may be off."""
 
 
 async def fingerprint(plan: Plan) -> Fingerprint:
@@ -39,6 +45,35 @@ async def fingerprint(plan: Plan) -> Fingerprint:
         driver=seen.driver if seen else "",
         gpu=", ".join(device.name for device in seen.devices) if seen else "",
     )
+
+
+def outdated(plan: Plan, watchdog: int) -> str:
+    """Say why the engine of the process `watchdog` is not as `plan` has it; empty where it may be.
+
+    A fingerprint is of what is installed now. What was started before that was is something else.
+    """
+    from servicekit.render import wrapper
+
+    script = wrapper(plan)
+    file = Path(script.path)
+    try:
+        if file.read_text(encoding="utf-8", errors="replace") != script.text:
+            return "its profile has changed since it was installed"
+        began = _began(watchdog)
+        for path, what in ((file, "its files"), (Path(plan.host.executable), "its engine")):
+            if path.stat().st_mtime > began + CLOCKS:
+                return f"{what} changed after it was started"
+    except OSError as error:
+        return f'"{error.filename}" cannot be read: {(error.strerror or "").lower()}'
+    return ""
+
+
+def _began(pid: int) -> float:
+    """Give the time of day at which a process began; that of now where it is gone."""
+    stat = proc.stat(pid)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    age = now - stat.started / proc.TICKS if stat else 0.0
+    return datetime.now(UTC).timestamp() - age
 
 
 async def vram(names: tuple[str, ...]) -> int | None:

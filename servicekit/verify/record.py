@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDER: Final = "verifications"
+COMMIT: Final = 8
+"""Characters of a commit that tell it from another."""
 FORMAT: Final = 1
 """Version of the file's layout; another one is passed over."""
 
@@ -32,14 +34,22 @@ class Fingerprint:
     gpu: str
 
     def changed(self, now: Fingerprint) -> tuple[str, ...]:
-        """Name what is different `now`, each with both values where a person can read them."""
+        """Name what is different `now`, each with both values; of commits and hashes a part."""
         before, after = asdict(self), asdict(now)
-        hashed = {"profile", "model"}
         return tuple(
-            name if name in hashed else f"{name} ({before[name] or '?'} → {after[name] or '?'})"
+            name
+            if name == "profile"
+            else f"{name} ({_shown(before, name)} → {_shown(after, name)})"
             for name in before
             if before[name] != after[name]
         )
+
+
+def _shown(values: Mapping[str, str], name: str) -> str:
+    value = values[name]
+    if name == "model":
+        value = " ".join(word[:COMMIT] for word in value.split())
+    return value or "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,11 @@ def standing(last: Verification | None, now: Fingerprint | None, gates: tuple[st
     if changes := last.fingerprint.changed(now):
         return f"changed since: {', '.join(changes)}"
     return f"verified, prompts up to {last.longest} tokens" if last.longest else "verified"
+
+
+def prepare(state: Path) -> None:
+    """Make the place where verifications are kept; raise `OSError` where that cannot be."""
+    kept.prepare(state, FOLDER)
 
 
 def write(state: Path, verification: Verification) -> str:

@@ -6,9 +6,10 @@ every call:
     {"gpus": [{"uuid": …, "used": MiB, "total": MiB, "compute": {pid: MiB}, "graphics": {}}]}
 
 With "held_by" the name of a variable, a GPU is also held by each process that has the variable in
-its environment, which says how many MiB; of which it has so far only "part". With "error" the name
-of an NVML error, every call raises it; with "hang" a path, every call looks that path up, and hangs
-where that does; "xids" are reported as events, [code, index of the GPU].
+its environment, which says how many MiB; of which it has so far only "part". "driver" is the
+driver's version. With "error" the name of an NVML error, every call raises it; with "hang" a path,
+every call looks that path up, and hangs where that does; "xids" are reported as events, [code,
+index of the GPU].
 """
 
 # ruff: noqa: N801, N802, N815, N816, N818 - the names are NVML's own
@@ -118,7 +119,7 @@ def nvmlShutdown() -> None:
 
 def nvmlSystemGetDriverVersion() -> str:
     """Name the driver."""
-    return "580.95"
+    return str(_world().get("driver", "580.95"))
 
 
 def nvmlSystemGetCudaDriverVersion_v2() -> int:

@@ -51,11 +51,12 @@ def test_a_refused_and_a_forbidden_profile_are_listed_as_such(site: dict[str, st
 
 
 def test_show_is_toml_that_says_everything(site: dict[str, str]) -> None:
-    """What is shown is a complete profile, equal to its JSON."""
+    """What is shown is a complete profile, equal to its JSON, which says how it stands as well."""
     write_profile(site, "here", 'extends = "demo"\nport = 18999\n')
     env = site | {"SERVICEKIT_ALLOW": "here"}
     shown = tomllib.loads(said("--user", "show", "here", env=env))
-    assert shown == json.loads(said("--user", "show", "here", "--json", env=env))
+    told = json.loads(said("--user", "show", "here", "--json", env=env))
+    assert told == shown | {"verified": "not verified"}
     assert (shown["port"], shown["probe"]["max_tokens"]) == (18999, 8)
 
 

@@ -17,6 +17,7 @@ from servicekit.verify.record import (
     Fingerprint,
     Verification,
     last_of,
+    prepare,
     read,
     standing,
     twin_of,
@@ -62,6 +63,19 @@ def test_a_link_leads_nobody_astray(tmp_path: Path) -> None:
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_a_place_is_prepared_where_there_is_one(tmp_path: Path) -> None:
+    """The folder is made below a directory that is there, and that directory never is."""
+    prepare(tmp_path / "demo")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "demo").mkdir()
+    prepare(tmp_path / "demo")
+    prepare(tmp_path / "demo")
+    assert (tmp_path / "demo/verifications").is_dir()
+    (tmp_path / "other").write_text("")
+    with pytest.raises(OSError, match="other"):
+        prepare(tmp_path / "other")
+
+
 def test_what_status_says() -> None:
     """Verified, changed since with what changed, or not verified with what failed."""
     gates = ("recall",)
@@ -69,8 +83,9 @@ def test_what_status_says() -> None:
     assert standing(KEPT, BOUND, ("recall", "text")) == "not verified"
     assert standing(replace(KEPT, findings=()), BOUND, gates) == "not verified"
     assert standing(KEPT, BOUND, gates) == "verified, prompts up to 1987 tokens"
-    other = replace(BOUND, profile="b2", engine="0.5.23", gpu="")
-    said = "changed since: profile, engine (0.5.16 → 0.5.23), gpu (RTX 5090 → ?)"
+    other = replace(BOUND, profile="b2", engine="0.5.23", model="c0ffee00beef d00d", gpu="")
+    said = "changed since: profile, engine (0.5.16 → 0.5.23), model (c0ffee → c0ffee00 d00d), "
+    said += "gpu (RTX 5090 → ?)"
     assert standing(KEPT, other, gates) == said
     failed = replace(KEPT, findings=(replace(FOUND, outcome=Outcome.FAIL),))
     assert standing(failed, BOUND, gates) == "not verified: recall failed"
@@ -150,7 +165,8 @@ def test_a_fingerprint_changes_with_profile_and_weights(tmp_path: Path) -> None:
     assert first == of(18001)
     assert first.changed(of(18002)) == ("profile",)
     os.utime(model, (1, 1))
-    assert first.changed(of(18001)) == ("model",)
+    (changed,) = first.changed(of(18001))
+    assert changed == f"model ({first.model[:8]} → {of(18001).model[:8]})"
     assert (first.driver, first.gpu) == ("", "")
     assert asyncio.run(vram(())) is None
     folder = tmp_path / "many"

@@ -1,0 +1,328 @@
+"""`servicekit verify` from its command line, and what `status` and `show` say of it later."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from machines.driver import CARD
+from machines.scripted import completion, scripted
+from unit.cli_runs import Ran, invoke
+from unit.fake_supervisord import FakeSupervisord
+from unit.sound_model import CONTEXT, sound, spoken, words
+
+from servicekit import proc
+from servicekit.engines import engine
+from servicekit.hubcache import Repository
+from servicekit.values import EngineName
+from servicekit.verify.gates import GATES
+from servicekit.watchdog.publish import State, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from machines.driver import Driver
+    from unit.sound_model import Answer, Model
+
+EFFECTIVE = next(
+    tokens
+    for tokens in range(CONTEXT, CONTEXT + 99)
+    if engine(EngineName.SGLANG).usable_input(tokens) == CONTEXT - 1
+)
+"""Tokens of context with which SGLang takes prompts of as many words as the model here."""
+SECRET = "sk-not-for-evidence"
+
+
+class Host:
+    """A host with one profile, installed and running: its watchdog is a process that waits."""
+
+    def __init__(self, home: Path, driver: Driver) -> None:
+        self.home, self.driver = home, driver
+        self.supervisord = FakeSupervisord(home / "s.sock")
+        self.config = self.write(
+            "servicekit.toml",
+            f'root = "{home}"\nmanager = "supervisor"\nsupervisor_socket = "{home}/s.sock"\n'
+            'allow = ["here"]\n',
+        )
+        packages = home / "env/lib/python3.12/site-packages"
+        packages.mkdir(parents=True)
+        self.write("env/pyvenv.cfg", "")
+        self.write("env/bin/python3.12", "#!/bin/sh\n", 0o755)
+        (home / "env/bin/python").symlink_to("python3.12")
+        self.engine = self.write("env/bin/sglang", f"#!{home}/env/bin/python\n", 0o755)
+        self.release("0.5.16")
+        self.repository = Repository(home / "hub", "a/b")
+        self.commit("c0ffee00")
+        self.profile()
+        self.supervisord.added.append("servicekit-here")
+        done = self.run("install", "here")
+        assert done.code == 0, done.err
+        # Files have the time of the last tick of the kernel, and the process has its own.
+        self.age(home / "wrappers/here", self.engine)
+        self.supervisord.program("servicekit-here", "RUNNING")
+        self.watchdog = subprocess.Popen(
+            [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        )
+
+    def close(self) -> None:
+        """End what runs."""
+        self.watchdog.communicate(b"\n")
+        self.supervisord.close()
+
+    def write(self, name: str, text: str, mode: int = 0o644) -> Path:
+        """Write a file below the home."""
+        file = self.home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(mode)
+        return file
+
+    def age(self, *files: Path, seconds: float = 3600.0) -> None:
+        """Make files older, or newer, than they are."""
+        for file in files:
+            os.utime(file, (time.time() - seconds,) * 2)  # noqa: TID251 - a file's own clock
+
+    def profile(self, more: str = "") -> None:
+        """Write the profile."""
+        self.write(
+            "profiles.d/here.toml",
+            f'extends = "balanced"\nmodel = "a/b"\nsecrets = ["KEY"]\napi_key = "KEY"\n'
+            f'executable = "{self.engine}"\n{more}\n'
+            f'[environment]\nHF_HUB_CACHE = "{self.home}/hub"\n',
+        )
+        self.write("secrets/here/KEY", f"{SECRET}\n", 0o600)
+
+    def release(self, version: str) -> None:
+        """Install a version of the engine."""
+        packages = self.home / "env/lib/python3.12/site-packages"
+        for old in packages.iterdir():
+            old.rmdir()
+        (packages / f"sglang-{version}.dist-info").mkdir()
+
+    def commit(self, beginning: str) -> None:
+        """Have a commit of the model."""
+        ref = self.repository.ref("main")
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        ref.write_text(beginning.ljust(40, "0"))
+
+    def serve_at(self, base: str) -> None:
+        """Publish that it is ready at this address."""
+        stat = proc.stat(self.watchdog.pid)
+        assert stat is not None
+        at = "2026-01-31T12:00:00+00:00"
+        told: dict[str, object]
+        told = {"profile": "here", "state": "ready", "phase": "serving", "since": at, "updated": at}
+        told |= {"run": "r1", "pid": stat.pid, "pid_started": stat.started, "why": "answering"}
+        told |= {"host": "127.0.0.1", "port": int(base.rpartition(":")[2])}
+        told |= {"context": {"effective": EFFECTIVE}}
+        state = State.parse(json.dumps(told))
+        assert state is not None
+        write_state(self.home / "run/here/state.json", state)
+
+    def run(self, *words: str) -> Ran:
+        """Run a command line."""
+        return invoke("--user", "--config", self.config, *words, env=self.driver.variables)
+
+    def verify(self, model: Model, *words: str) -> Ran:
+        """Verify it while this model answers."""
+        with scripted(spoken(model)) as base:
+            self.serve_at(base)
+            return self.run("verify", "here", "--repeats", "4", *words)
+
+    @property
+    def kept(self) -> list[str]:
+        """The text of each file that is kept."""
+        folder = self.home / "state/here/verifications"
+        return [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.json"))]
+
+    def standings(self) -> set[str]:
+        """How it stands, in the words of all who tell; one, where they agree."""
+        shown = self.run("show", "here").out.splitlines()
+        status = self.run("status", "here").out.splitlines()
+        return {
+            json.loads(self.run("status", "here", "--json").out)["verified"],
+            json.loads(self.run("show", "here", "--json").out)["verified"],
+            next(line for line in shown if line.startswith("#")).removeprefix("# "),
+            next(line for line in status if "verified:" in line).partition(":")[2].strip(),
+        }
+
+
+@pytest.fixture
+def host(tmp_path: Path, driver: Driver) -> Iterator[Host]:
+    """Give a host whose service runs."""
+    host = Host(tmp_path, driver)
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def test_a_verification_holds_until_something_changes(host: Host) -> None:
+    """Profile, engine, model, driver or GPU: what changed is named, and nothing is taken back."""
+    assert host.standings() == {"not verified"}
+    done = host.verify(sound)
+    assert done.code == 0, done.out + done.err
+    longest = json.loads(host.kept[0])["longest_measured"]
+    verified = f"verified, prompts up to {longest} tokens"
+    assert host.standings() == {verified}
+    changes: tuple[tuple[Callable[[], object], Callable[[], object], str], ...] = (
+        (
+            lambda: host.release("0.5.23"),
+            lambda: host.release("0.5.16"),
+            "engine (0.5.16 → 0.5.23)",
+        ),
+        (
+            lambda: host.commit("deadbeef"),
+            lambda: host.commit("c0ffee00"),
+            "model (c0ffee00 → deadbeef)",
+        ),
+        (
+            lambda: host.driver.does(gpus=[CARD], driver="590.1"),
+            lambda: host.driver.does(gpus=[CARD]),
+            "driver (580.95 → 590.1)",
+        ),
+        (
+            lambda: host.driver.does(gpus=[{**CARD, "name": "NVIDIA H200"}]),
+            lambda: host.driver.does(gpus=[CARD]),
+            "gpu (NVIDIA GeForce RTX 5090 → NVIDIA H200)",
+        ),
+        (
+            lambda: host.driver.does(error="DriverNotLoaded"),
+            lambda: host.driver.does(gpus=[CARD]),
+            "driver (580.95 → ?), gpu (NVIDIA GeForce RTX 5090 → ?)",
+        ),
+        (lambda: host.profile("revision = 'v2'"), host.profile, "profile, model (c0ffee00 → ?)"),
+        (lambda: host.profile("port = 18009"), host.profile, "profile"),
+    )
+    for change, back, named in changes:
+        change()
+        assert host.standings() == {f"changed since: {named}"}
+        back()
+    assert host.standings() == {verified}
+
+
+def test_a_failed_gate_is_a_profile_that_is_not_verified(host: Host) -> None:
+    """Exit code 1, the gate in what status says, until it passes again; --only proves a part."""
+
+    def forgets(body: dict[str, Any]) -> Answer:
+        short, over = words(body) <= 700, words(body) >= CONTEXT
+        return sound(body) if short or over else (200, completion("No.", prompt=words(body)))
+
+    done = host.verify(forgets)
+    assert done.code == 1
+    assert "recall: fail: up to " in done.err
+    assert host.standings() == {"not verified: recall failed"}
+    assert host.verify(sound, "--only", "recall").code == 0
+    assert host.standings() == {"not verified: recall failed"}
+    assert host.verify(sound).code == 0
+    assert len(host.standings()) == 1
+    assert host.verify(forgets, "--only", "recall").code == 1
+    assert "not verified" not in host.standings().pop()
+
+
+def test_what_is_printed_and_what_is_kept_are_one(host: Host) -> None:
+    """--json is the file; without, there is a line for each gate, and one for each length."""
+    done = host.verify(sound, "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert [told] == [json.loads(text) for text in host.kept]
+    assert tuple(told["gates"]) == tuple(GATES)
+    assert [finding["gate"] for finding in told["findings"]] == list(GATES)
+    assert "9 gates, 0.0 s so far" in done.err
+    text = host.verify(sound)
+    assert [line.split()[0] for line in text.out.splitlines()] == ["GATE", *GATES] + ["recall:"] * 4
+    assert " left)" in text.err
+    assert "prompt tokens, first token after " in text.out
+
+
+def test_a_key_is_in_no_evidence(host: Host) -> None:
+    """A server that repeats the key finds it neither kept nor printed."""
+
+    def repeats(body: dict[str, Any]) -> Answer:
+        status, answer = sound(body)
+        if status != 200:
+            return status, {"error": f"Authorization: Bearer {SECRET}"}
+        message = answer["choices"][0]["message"]
+        if message["content"]:
+            message["content"] += f" {SECRET}"
+        return status, answer
+
+    done = host.verify(repeats)
+    assert "[API key]" in host.kept[0]
+    for text in (*host.kept, done.out, done.err):
+        assert SECRET not in text
+
+
+def test_a_server_cannot_lead_the_terminal(host: Host) -> None:
+    """Control characters in an answer are spelt out wherever they are printed."""
+    done = host.verify(lambda _: (200, completion("\x1b[2J\x07")), "--only", "text")
+    assert done.code == 1
+    assert "\\x1b[2J" in done.out
+    assert not any(character in done.out + done.err for character in "\x1b\x07")
+
+
+def test_what_was_started_otherwise_is_not_verified(host: Host) -> None:
+    """A service is not bound to a profile, a wrapper or an engine that are newer than it is."""
+
+    def refused(why: str) -> None:
+        done = host.verify(sound, "--only", "text")
+        assert (done.code, host.kept) == (1, [])
+        assert f'"here" cannot be verified, since {why}' in done.err
+        assert "servicekit restart here" in done.err
+
+    host.profile("port = 18009")
+    refused("its profile has changed since it was installed")
+    host.profile()
+    host.age(host.engine, seconds=-60)
+    refused("its engine changed after it was started")
+    host.age(host.engine)
+    host.age(host.home / "wrappers/here", seconds=-60)
+    refused("its files changed after it was started")
+    (host.home / "wrappers/here").unlink()
+    refused(f'"{host.home}/wrappers/here" cannot be read: no such file')
+
+
+def test_nothing_is_asked_where_nothing_could_be_kept(host: Host) -> None:
+    """A state directory that is somebody's link is refused before the first question."""
+    asked: list[dict[str, Any]] = []
+    folder = host.home / "state/here/verifications"
+    folder.symlink_to(host.home)
+
+    def notes(body: dict[str, Any]) -> Answer:
+        asked.append(body)
+        return sound(body)
+
+    done = host.verify(notes)
+    assert done.code == 1
+    assert 'the verification cannot be kept below "' in done.err
+    assert asked == []
+
+
+def test_what_cannot_be_kept_in_the_end_is_told_all_the_same(host: Host) -> None:
+    """A disk that fails while the gates are asked costs the file and not the findings."""
+    folder = host.home / "state/here/verifications"
+
+    def pulls_the_rug(body: dict[str, Any]) -> Answer:
+        if folder.is_dir() and not folder.is_symlink():
+            folder.rmdir()
+            folder.symlink_to(host.home)
+        return sound(body)
+
+    done = host.verify(pulls_the_rug, "--only", "text")
+    assert done.code == 1
+    assert "3 known answers" in done.out
+    assert 'the verification cannot be kept below "' in done.err
+
+
+def test_a_gate_that_is_none_is_refused(host: Host) -> None:
+    """A wrong name is a mistake of the command line, and says which names there are."""
+    done = host.run("verify", "here", "--only", "sight")
+    assert done.code == 2
+    assert 'no gate "sight"' in done.err
+    assert "kv-precision" in done.err
