@@ -121,7 +121,15 @@ def conclude(
     run = next(reversed(ledger.runs(records)), None)
     if seen is not None and seen.active in {"active", "activating", "reloading"}:
         return _between(profile, seen, run)
-    if last is not None and last.code is not None and (run is None or last.run == run.run):
+    if last is not None and (last.code is None or (run is not None and last.run != run.run)):
+        last = None
+    ended = last.code if last is not None else run.code if run is not None else None
+    if seen is not None and seen.active == "failed":
+        code = ended if seen.exit_code is None else seen.exit_code
+        if ended is not None and code != ended:
+            # That was a later watchdog than the last that spoke: what this one said is over.
+            return _could_not_begin(profile, seen)
+    if last is not None:
         # Its own last word, said when nothing of it was left.
         return replace(_told(last), pid=None, engine_pid=None)
     if run is None:
@@ -179,7 +187,12 @@ def _between(profile: str, seen: Seen, run: Run | None) -> Status:
 
 def _never_ran(profile: str, seen: Seen | None) -> Status:
     if seen is not None and seen.active == "failed":
-        code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
-        why = seen.text or f"its watchdog could not begin{code}"
-        return Status(profile, "failed", why=why, restarts=seen.restarts or 0)
+        return _could_not_begin(profile, seen)
     return Status(profile, "configured", why="it has not been started yet")
+
+
+def _could_not_begin(profile: str, seen: Seen) -> Status:
+    code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
+    why = seen.text or f"its watchdog could not begin{code}"
+    remedy = f"`servicekit logs {profile}` shows what it said"
+    return Status(profile, "failed", why=why, remedy=remedy, restarts=seen.restarts or 0)

@@ -1,15 +1,20 @@
-"""`alert`: what systemd runs when a service stays failed."""
+"""`alert`: what is run when a service stays failed."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any, Final
+import signal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from servicekit.cli.output import note
 from servicekit.cli.session import ForUser, ProfileName, session
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Session
+    from servicekit.status import Status
 
 WEBHOOK_LIMIT: Final = 20.0
 """Seconds that the webhook may take to answer."""
@@ -17,10 +22,24 @@ FIELDS: Final = ("profile", "state", "cause", "why", "remedy", "since", "run", "
 """Of `status --json`: what an alert tells."""
 
 
-def alert(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
+def alert(
+    ctx: typer.Context,
+    profile: ProfileName,
+    *,
+    exit_code: Annotated[
+        int | None,
+        typer.Option(
+            "--exit-code",
+            metavar="N",
+            help="Of the watchdog that is about to end, which its manager does not know yet.",
+        ),
+    ] = None,
+    user: ForUser = False,
+) -> None:
     """Tell whoever the settings name how a service is.
 
-    systemd runs this when a service stays failed. The program `alert_command` finds the fields
+    systemd runs this when a service stays failed, and under Supervisor its watchdog does, before it
+    ends. The program `alert_command` finds the fields
     below as JSON on its standard input, and in its environment as SERVICEKIT_PROFILE and so on;
     the URL `alert_webhook` gets the JSON posted, with a line for a person as "text". Without either
     nothing happens.
@@ -33,12 +52,21 @@ def alert(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) ->
         return
     # The unit that runs this knows the service by its unit's name.
     name = profile.removesuffix(".service").removeprefix("servicekit-")
-    told = mine.look(mine.installed(name)).as_json()
+    told = _look(mine, name, exit_code).as_json()
     fields = {key: told[key] for key in FIELDS}
     if webhook is not None:
         _post(webhook.get_secret_value(), fields)
     if command:
         _become(command, fields)
+
+
+def _look(mine: Session, name: str, exit_code: int | None) -> Status:
+    from servicekit.managers import Seen
+    from servicekit.status import status_of
+
+    if exit_code is None:
+        return mine.look(mine.installed(name))
+    return status_of(mine.manifest(name), mine.places, Seen("failed", exit_code=exit_code))
 
 
 def _post(url: str, fields: dict[str, Any]) -> None:
@@ -68,6 +96,8 @@ def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
     os.write(stdin, json.dumps(fields).encode())
     os.lseek(stdin, 0, os.SEEK_SET)
     os.dup2(stdin, 0)
+    # A watchdog that ends has its signals blocked, and whoever it starts inherits that.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         os.execve(command[0], command, environment)  # noqa: S606 - no shell is the point
     except OSError as error:

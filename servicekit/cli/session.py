@@ -180,18 +180,25 @@ class Session:
 
     def command(self) -> tuple[str, ...]:
         """What runs this servicekit for these services: absolute, with the options it needs."""
-        from servicekit.host import own_command
         from servicekit.settings import default_places
 
-        command = own_command()
-        if self._user:
-            command += ("--user",)
+        command = self._as_user()
         file = self.settings.file
         if file is not None and str(file) != str(
             default_places(os.environ, scope=self.scope).config
         ):
             command += ("--config", str(file))
         return command
+
+    def own_command(self) -> tuple[str, ...]:
+        """What runs this servicekit as it was run now, whatever the settings say."""
+        config = () if self._config is None else ("--config", str(self._config))
+        return (*self._as_user(), *config)
+
+    def _as_user(self) -> tuple[str, ...]:
+        from servicekit.host import own_command
+
+        return (*own_command(), *(("--user",) if self._user else ()))
 
 
 def session(ctx: typer.Context, *, user: bool) -> Session:

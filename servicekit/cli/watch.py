@@ -22,7 +22,20 @@ def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) ->
 
     This is what the service manager runs. By hand, ^C stops it.
     """
+    from servicekit.errors import UserError
+    from servicekit.managers.alarm import alarm
+
     mine = session(ctx, user=user)
+    try:
+        code = _watch(mine, profile)
+    except UserError as error:
+        alarm(mine.own_command(), profile, error.code, os.environ)
+        raise
+    alarm(mine.own_command(), profile, code, os.environ)
+    raise typer.Exit(code)
+
+
+def _watch(mine: Session, profile: str) -> ExitCode:
     # What checks settings and profiles is a third of all our memory, and done in a moment.
     reading = Apart(lambda: _read(mine, profile))
     from servicekit.watchdog.daemon import watch as run
@@ -33,7 +46,7 @@ def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) ->
         from servicekit.managers.haste import hasten
 
         hasten(places, os.environ)
-    raise typer.Exit(code)
+    return code
 
 
 def _read(mine: Session, name: str) -> tuple[Profile, Places]:

@@ -154,6 +154,55 @@ def test_quick_faults_are_neither_fatal_nor_a_tight_loop(host: Host, free_port: 
     host.run("uninstall", "here", "--purge")
 
 
+def test_who_is_named_is_told_once_of_each_failure(host: Host, free_port: int) -> None:
+    """State, cause and remedy reach the command when it stays down, and only then."""
+    told = host.home / "told"
+    script = f'tr -d "\\n" >>"{told}"; echo >>"{told}"'
+    settings = host.config.read_text()
+    host.config.write_text(f"alert_command = {json.dumps(['/bin/sh', '-c', script])}\n{settings}")
+
+    def alerts() -> list[dict[str, Any]]:
+        text = told.read_text() if told.exists() else ""
+        return [json.loads(line) for line in text.splitlines()]
+
+    # Two faults with a restart between them are one failure.
+    broken = f'extends = "demo"\nport = {free_port}\nexecutable = "/bin/false"\n'
+    host.profile(f"{broken}[restart]\nbudget = 2\n")
+    host.run("install", "here")
+    host.run("start", "here", code=1)
+    (first,) = alerts()
+    assert (first["profile"], first["state"], first["cause"]) == ("here", "failed", "budget-spent")
+    assert first["remedy"]
+    assert first["run"]
+    assert {key: host.status()[key] for key in first} == first
+
+    # A watchdog that cannot even begin, after one that did.
+    host.profile("nonsense")
+    host.supervisord.ctl("start", "servicekit-here")
+    wait_until(lambda: len(alerts()) == 2, READY_LIMIT, "it is told again")
+    second = alerts()[1]
+    assert (second["state"], second["cause"]) == ("failed", None)
+    assert second["why"] == "its watchdog could not begin (exit code 78)"
+
+    # A stop that was asked for is no failure, and neither is anything where nobody is named.
+    hangs = host.home / "hangs"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    host.profile(f'extends = "demo"\nport = {free_port}\nexecutable = "{hangs}"\n')
+    host.run("install", "here")
+    host.run("start", "here", "--no-wait")
+    wait_until(lambda: host.status()["phase"] == "loading", READY_LIMIT, "it is launched")
+    host.run("stop", "here")
+    host.config.write_text(settings)
+    host.profile("nonsense")
+    host.supervisord.ctl("start", "servicekit-here")
+    wait_until(
+        lambda: host.supervisord.state("servicekit-here") == "EXITED", READY_LIMIT, "it failed"
+    )
+    assert len(alerts()) == 2
+    host.run("uninstall", "here", "--purge")
+
+
 def test_a_configuration_that_supervisord_cannot_read_restores_all(host: Host) -> None:
     """When supervisord refuses, nothing is installed, and what was broken before is named."""
     (host.supervisord.include / "broken.conf").write_text("[program:x]\n")

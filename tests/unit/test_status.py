@@ -76,6 +76,13 @@ STOP = (
             "its watchdog could not begin (exit code 203)",
         ),
         (Seen("failed", text="no python"), (), "failed", "no python"),
+        (
+            Seen("failed", exit_code=78),
+            STOP,
+            "failed",
+            "its watchdog could not begin (exit code 78)",
+        ),
+        (Seen("failed", exit_code=75), FAULT, "failed", "it hung"),
         (Seen("activating"), (), "starting", "its watchdog is about to start"),
         (Seen("active"), STOP, "starting", "its watchdog is about to start"),
         (Seen("activating"), FAULT, "starting", "starting again after: it hung"),
@@ -98,7 +105,7 @@ def test_without_a_living_watchdog_manager_and_ledger_decide(
 def test_the_last_word_of_a_finished_run_counts() -> None:
     """What a watchdog said when nothing was left is told, without its process."""
     last = published(state="failed", phase="gone", code=69, cause="port-busy", why="busy")
-    found = conclude("x", last, Seen("failed"), FAULT)
+    found = conclude("x", last, Seen("failed", exit_code=69), FAULT)
     assert (found.state, found.why, found.cause) == ("failed", "busy", "port-busy")
     assert (found.pid, found.engine_pid) == (None, None)
 
