@@ -31,6 +31,17 @@ held[0].bind(f"\\0servicekit/gpu/{sys.argv[1]}")
 held[1].bind(f"\\0servicekit/gpu/{sys.argv[1]}/another")
 time.sleep(1000)
 """
+ASKS: Final = """
+import json, sys, time, urllib.request
+port, tokens, reads = sys.argv[1:]
+body = {"max_tokens": int(tokens), "ignore_eos": True, "stream": True}
+body["messages"] = [{"role": "user", "content": "Count."}]
+url = f"http://127.0.0.1:{port}/v1/chat/completions"
+kind = {"Content-Type": "application/json"}
+request = urllib.request.Request(url, json.dumps(body).encode(), kind)
+with urllib.request.urlopen(request) as answer:
+    answer.read() if reads == "all" else time.sleep(1000)
+"""
 OURS: Final = "servicekit"
 """Who asks for completions, when the watchdog does."""
 
@@ -123,6 +134,21 @@ def download_for(seconds: float) -> Act:
         stage.tell(stall=None)
 
     return act
+
+
+def leave_engine_beside(stage: Stage) -> None:
+    """Have a process run that an earlier run of the service left behind, and that is seen late."""
+    marker = Marker(stage.name, "earlier", stage.home)
+    stage.run("sleep", "1000", own=True, **{VARIABLE: marker.value})
+
+
+def start_while_vram_is_lost(stage: Stage) -> None:
+    """Have an operator start it anew when VRAM is in use that no process holds."""
+    stage.stop()
+    stage.wait(stage.is_over, OWN_LIMIT, "it is stopped")
+    vram_is_lost(stage)
+    stage.now()
+    stage.start()
 
 
 def take_vram_for(seconds: float) -> Act:
@@ -316,6 +342,16 @@ def driver_hangs(stage: Stage) -> None:
     stage.drive(hang=str(_stuck(stage).path))
 
 
+def vram_is_given_up(stage: Stage) -> None:
+    """Have the engine hold no VRAM any more."""
+    stage.drive(part=0)
+
+
+def kill_drivers_child(stage: Stage) -> None:
+    """Kill what asks the driver for the watchdog."""
+    stage.order("pkill", "-KILL", "-f", "-P", str(stage.watchdog_pid), "servicekit.gpu_child")
+
+
 def vram_is_lost(stage: Stage) -> None:
     """Have VRAM in use that no process holds."""
     stage.drive(used=20600)
@@ -424,6 +460,31 @@ def serve_users(*, at_once: int, tokens: int, seconds: float) -> Act:
     def act(stage: Stage) -> None:
         stage.tell(users={"at_once": at_once, "tokens": tokens, "seconds": seconds})
         stage.notes["begun"] = _asked(stage)["begun"]
+
+    return act
+
+
+def ask(tokens: int, *, reads: str = "all") -> Act:
+    """Have a user ask a real engine for a long answer, and wait until it is at it."""
+
+    def act(stage: Stage) -> None:
+        stage.run("python3", "-c", ASKS, str(stage.port), str(tokens), reads)
+        stage.wait(
+            lambda: any(slot["is_processing"] for slot in stage.fetch("/slots")),
+            OWN_LIMIT,
+            "a slot is at work",
+        )
+        stage.now()
+
+    return act
+
+
+def ask_and_then(do: Act) -> Act:
+    """Do something while a real engine is in the middle of a long answer."""
+
+    def act(stage: Stage) -> None:
+        ask(800)(stage)
+        do(stage)
 
     return act
 

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from servicekit.catalog import Catalog
 from servicekit.errors import ExitCode
+from servicekit.llama_server import find_model
 from servicekit.places import Scope
 from servicekit.plan import Host, make_plan
 from servicekit.render import wrapper
@@ -68,7 +69,8 @@ class Bare(Local):
         places = places_of(settings, {}, scope=Scope.USER)
         profile = Catalog(settings, places).get(self.name)
         program = profile.executable or ""
-        host = Host(places, ("servicekit",), program, profile.model, user=None)
+        model = str(find_model(profile.model)) if self.row.real else profile.model
+        host = Host(places, ("servicekit",), program, model, user=None)
         script = wrapper(make_plan(profile, host))
         target = Path(script.path)
         target.parent.mkdir(exist_ok=True)

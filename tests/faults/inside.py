@@ -165,6 +165,11 @@ class Inside(Stage):
     def fake_engine(self) -> str:
         return str(TESTS_INSIDE / "fake_engine.py")
 
+    @property
+    @override
+    def real_engine(self) -> str:
+        return "/usr/local/bin/servicekit-llama-server"
+
     @override
     def shared_memory(self) -> list[str]:
         found = super().shared_memory()

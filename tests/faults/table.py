@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from faults import acts, limited
 from faults.rows import BARE, MANAGERS, SUPERVISORD, SYSTEMD, Degraded, Failed, Ready, Row, Stopped
+from faults.stage import REAL_MODEL
+
+from servicekit.errors import UserError
+from servicekit.llama_server import find_model
 
 # What the rows' profile makes of DESIGN's bounds, in seconds (see `faults.stage.PROFILE`).
 INTERVAL: Final = 1.0
@@ -40,6 +46,22 @@ def dies_with(line: str, code: int = 1) -> dict[str, Any]:
     return {"boot": ["starting"], "fatal": line, "fatal_code": code}
 
 
+def _has_real_engine() -> bool:
+    with suppress(UserError):
+        return find_spec("xllamacpp") is not None and bool(find_model(REAL_MODEL))
+    return False
+
+
+REAL: Final = MANAGERS if _has_real_engine() else ()
+"""Where a real engine can be played: wherever it is installed."""
+REAL_BOUNDS: Final = {
+    "context": {"requested": 2048},
+    "probe": {"deadline": 3},
+    "start": {"stall": 20},
+    "watch": {"stall": 6},
+    "options": {"threads": 1},
+}
+REAL_HANG: Final = INTERVAL + 6 + 1
 LIMITED: Final = (sys.executable, str(Path(limited.__file__)))
 OUT_OF_MEMORY: Final = dies_with(
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB. GPU 0 has a total "
@@ -220,6 +242,15 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.tell(compile=2),
     ),
     Row(
+        "first-shape-of-a-minute",
+        "the same for 60 s, with the deadline of 30 s and the allowance of 180 s that are shipped",
+        Degraded("unanswered", within=INTERVAL + 31, recovers=True, hold=2),
+        engine="vllm",
+        profile={"probe": {"deadline": 30}, "watch": {"stall": 180}},
+        act=acts.tell(compile=60),
+        quick=LATER,
+    ),
+    Row(
         "first-shape-at-start",
         "the first completion of all takes 2.5 s",
         Ready(hold=1),
@@ -343,6 +374,13 @@ ROWS: Final[tuple[Row, ...]] = (
         Failed("engine-signal", 75, within=AT_ONCE, says="SIGSEGV"),
         engine="llamacpp",
         act=acts.tell(kill="SIGSEGV"),
+        quick=LATER,
+    ),
+    Row(
+        "exits-137",
+        "the engine exits 137, as a shell says of SIGKILL: by itself no proof of anything",
+        Failed("engine-signal", 75, within=AT_ONCE, says="only the kernel's log can tell"),
+        act=acts.tell(exit=137),
         quick=LATER,
     ),
     Row(
@@ -607,6 +645,13 @@ ROWS: Final[tuple[Row, ...]] = (
         quick=(BARE, SUPERVISORD),
     ),
     Row(
+        "leftover-while-serving",
+        "a process of an earlier run of this service is found while it serves",
+        Degraded("vram-orphan", within=SURVEY + 1, says="left over", recovers=True, hold=1),
+        act=acts.leave_engine_beside,
+        check=acts.leftover_is_gone,
+    ),
+    Row(
         "namesake-spared",
         "an engine of another installation's profile of the same name",
         Ready(hold=2),
@@ -858,6 +903,29 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.vram_is_lost,
     ),
     Row(
+        "vram-lost-before",
+        "20000 MiB of VRAM in use that no process holds, before a start",
+        Failed("vram-orphan", 75, within=GPU_WAIT + 1, says="no process that can be seen"),
+        gpu=True,
+        act=acts.start_while_vram_is_lost,
+        quick=LATER,
+    ),
+    Row(
+        "vram-given-up",
+        "the engine answers, and holds no VRAM any more",
+        Failed("cpu-fallback", 75, within=INTERVAL + AIL_LIMIT + 1),
+        gpu=True,
+        act=acts.vram_is_given_up,
+    ),
+    Row(
+        "drivers-child-killed",
+        "SIGKILL to the process that asks the driver",
+        Ready(hold=6),
+        gpu=True,
+        act=acts.kill_drivers_child,
+        quick=LATER,
+    ),
+    Row(
         "gpu-lost",
         "the driver says that the GPU is lost, while it serves",
         Failed("gpu-lost", 69, within=SURVEY + 1),
@@ -1003,5 +1071,72 @@ ROWS: Final[tuple[Row, ...]] = (
         managers=(SYSTEMD,),
         quick=(),
         act=acts.watchdog_gets("STOP"),
+    ),
+    # ---- a real engine: llama.cpp's own server ----
+    Row(
+        "real-frozen",
+        "a real llama.cpp server stands still (SIGSTOP)",
+        Failed("hung", 75, within=REAL_HANG),
+        engine="llamacpp",
+        profile=REAL_BOUNDS,
+        real=True,
+        act=acts.engine_gets("STOP"),
+        managers=REAL,
+        quick=REAL[:1],
+    ),
+    Row(
+        "real-killed",
+        "SIGKILL to a real llama.cpp server in the middle of an answer",
+        Failed("outside-kill", 75, within=AT_ONCE),
+        engine="llamacpp",
+        profile=REAL_BOUNDS,
+        real=True,
+        act=acts.ask_and_then(acts.engine_gets("KILL")),
+        managers=REAL,
+        quick=REAL[:1],
+    ),
+    Row(
+        "real-terminated",
+        "SIGTERM to a real llama.cpp server in the middle of an answer, from somebody else",
+        Failed("engine-exit", 75, within=REAL_HANG),
+        engine="llamacpp",
+        profile=REAL_BOUNDS,
+        real=True,
+        act=acts.ask_and_then(acts.engine_gets("TERM")),
+        managers=REAL,
+        quick=REAL[:1],
+    ),
+    Row(
+        "real-stopped",
+        "the manager stops a real llama.cpp server in the middle of an answer",
+        Stopped(within=2 + 1),
+        engine="llamacpp",
+        profile=REAL_BOUNDS,
+        real=True,
+        act=acts.ask_and_then(acts.stop),
+        managers=REAL,
+        quick=LATER,
+    ),
+    Row(
+        "real-slow-client",
+        "a user of a real llama.cpp server with two slots asks for much and reads nothing",
+        Ready(hold=8),
+        engine="llamacpp",
+        profile=REAL_BOUNDS | {"context": {"requested": 2048, "parallel": 2}},
+        real=True,
+        act=acts.ask(800, reads="nothing"),
+        managers=REAL,
+        quick=LATER,
+    ),
+    Row(
+        "real-full-slot",
+        "the one slot of a real llama.cpp server is taken for longer than the deadline",
+        Degraded("unanswered", within=INTERVAL + 3, recovers=True, hold=2),
+        engine="llamacpp",
+        profile=REAL_BOUNDS | {"context": {"requested": 2048, "parallel": 1}},
+        real=True,
+        act=acts.ask(500),
+        managers=REAL,
+        quick=LATER,
     ),
 )
