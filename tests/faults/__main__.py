@@ -8,6 +8,7 @@ Exit code 1 where anything is not as its row says; what that is, is told on stde
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from concurrent.futures import as_completed
@@ -28,18 +29,26 @@ HEAD: Final = """\
 
 Every fault below is injected into a real service: a real `servicekit watch` over a
 [fake engine](../tests/fake_engine.py) that speaks as SGLang, vLLM, llama.cpp or any
-OpenAI-compatible server does, and lies on command; where a GPU is needed, its
-[driver](../tests/drivers/pynvml.py) is made up, too. Each row is played under {managers}: `bare` is
-a test as the watchdog's parent, the others are the real ones, with what `servicekit install` writes
-for them. `make faults` plays them all and writes this page; `make test` plays every row once, and
-the most telling ones under the real managers.
+OpenAI-compatible server does, and lies on command, or in the last rows over llama.cpp's own server
+with a real model. Where a GPU is needed, its [driver](../tests/drivers/pynvml.py) is made up, too;
+[gpu.md](gpu.md) tells of a real one. Each row is played under {managers}: `bare` is a test as the
+watchdog's parent, the others are real ones, with what `servicekit install` writes for them.
 
-Times are seconds; where there are several, they are in that order, and `-` means that the row makes
-no sense under that manager. *Detected after* counts from the injection, or from the launch where
-the fault is there from the start. *New process after* counts from the fault to the next engine's
-process, and contains all the proof that nothing of the old one is left. All rows have a profile
-with short bounds: a completion every 1 s, 1.5 s to answer it, a hang after 3 s without progress, a
-start given up after 4 s without progress. With longer bounds, detection takes that much longer.
+`make faults` plays all of them and writes this page; `make test` plays those that are not near to
+another one, and the most telling ones under the real managers, too. The rows are a
+[table](../tests/faults/table.py), and what is done in them is a
+[list of acts](../tests/faults/acts.py).
+
+Times are seconds; where there are several, they are of the managers in that order, and `-` means
+that the row makes no sense under that one. *Detected after* counts from the injection, or from the
+launch where the fault is there from the start. *New process after* counts from the fault to the
+next engine's process, and contains all the proof that nothing of the old one is left; up to six
+rows are played at a time on {cores} cores, which it shows. *Left behind* is what is found of
+processes, port and shared memory when the row is over.
+
+All rows have a profile with short bounds, where they do not say otherwise: a completion every 1 s,
+1.5 s to answer it, a hang after 3 s without progress, a start given up after 4 s without progress.
+With longer bounds, detection takes that much longer.
 
 {rows} rows, played {played} times: {wrong}.
 
@@ -108,7 +117,13 @@ def render(
     missed = sum(outcome.detected is None for outcome in every if _is_fault(outcome))
     killed = sum(outcome.restarted != "no" for outcome in every if not _is_fault(outcome))
     told = f"{missed} missed, {killed} healthy engines killed, {wrong} otherwise than expected"
-    head = HEAD.format(managers=", ".join(managers), rows=len(rows), played=len(every), wrong=told)
+    head = HEAD.format(
+        managers=", ".join(managers),
+        cores=os.cpu_count(),
+        rows=len(rows),
+        played=len(every),
+        wrong=told,
+    )
     return head + "".join(_line(row, outcomes[row.name], managers) for row in rows)
 
 
