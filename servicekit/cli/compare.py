@@ -1,0 +1,176 @@
+"""`compare`: results of benchmarks side by side, on the terminal, as JSON and as a page."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from servicekit.cli.output import as_json, note, paint, table
+from servicekit.cli.session import AsJson, ForUser, Session, complete_profile, session
+from servicekit.findings import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servicekit.compare.comparison import Comparison, Section
+
+WIDTH: Final = 100
+"""Columns where there is no terminal."""
+INDENT: Final = "   "
+HEADS: Final = ("FIGURE", "RUN", "MEDIAN", "P99", "SAMPLES", "AGAINST A", "")
+
+
+def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of runs and profiles, for the shell's completion; none where they cannot be read."""
+    from servicekit.bench.store import texts
+    from servicekit.errors import UserError
+
+    root = ctx.find_root().params
+    mine = Session(root.get("config"), user=bool(root.get("user")))
+    try:
+        runs = list(texts(Path(mine.places.state)))
+    except (OSError, UserError):
+        runs = []
+    known = [*complete_profile(ctx, incomplete), *reversed(runs)]
+    return [name for name in known if name.startswith(incomplete)]
+
+
+def compare(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="A B...",
+            help="Runs as `bench --list` shows them, profiles, or files from another machine.",
+            autocompletion=_complete,
+        ),
+    ],
+    *,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            "--suite", metavar="NAME", help="Suite of the profiles' runs; without, that of A."
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a report with charts, too.",
+            dir_okay=False,
+        ),
+    ] = None,
+    json: AsJson = False,
+    user: ForUser = False,
+) -> None:
+    """Compare benchmarks that match, and name what only looks like progress.
+
+    A profile stands for its latest complete run of the suite. Every run is compared with the first.
+    Only what was measured in the same way is: the same suite and version, context, concurrency, KV
+    precision and prefix; otherwise one line says what differs, and the exit code is 1. A difference
+    that the spread of the samples explains is none.
+    """
+    from servicekit.compare.choice import chosen
+    from servicekit.compare.comparison import compared
+
+    if html is not None:
+        from servicekit.compare.drawing import check_drawing
+
+        check_drawing()  # before anything is said that a report was to hold
+    mine = session(ctx, user=user)
+    states = Path(mine.places.state)
+    results = chosen(runs, suite, states, mine.catalog.names())
+    comparison = compared(results)
+    if json:
+        as_json(comparison.as_json())
+    else:
+        _tell(comparison)
+    if html is not None:
+        from servicekit.compare.report import page
+
+        made = datetime.now(UTC).isoformat(" ", timespec="seconds").replace("+00:00", " UTC")
+        _write(html, page(comparison, at=made))
+        note(f"the report is {html}")
+
+
+def _tell(comparison: Comparison) -> None:
+    """Print the runs, a table for each case, the traps and what else is to be known."""
+    from servicekit.compare.words import conditions_in_words, run_in_words, suite_in_words
+
+    typer.echo(f"suite {suite_in_words(comparison.suite)}")
+    for run in comparison.runs:
+        told = run_in_words(run)
+        typer.echo()
+        typer.echo(f"{told.letter}  {told.name}")
+        for line in (f"{told.engine}, {told.host}", told.model, f"KV pool {told.pool}"):
+            _paragraph(line)
+        if told.verified:
+            _paragraph(told.verified)
+        for mark in told.marks:
+            _paragraph(mark, "warn")
+    for section in comparison.sections:
+        typer.echo()
+        _paragraph(f"{section.case}: {conditions_in_words(section.conditions)}", indent="")
+        table(HEADS, _rows(section))
+    if comparison.traps or comparison.notes:
+        typer.echo()
+    for trap in comparison.traps:
+        where = trap.run if trap.case is None else f"{trap.run}, {trap.case}"
+        _paragraph(f"trap: {where}: {trap.title}: {trap.text}", "fail", indent="")
+    for text in comparison.notes:
+        _paragraph(f"note: {text}", indent="")
+
+
+def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
+    """Print a sentence as wide as the terminal is."""
+    width = shutil.get_terminal_size((WIDTH, 0)).columns
+    for line in textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=INDENT,
+        break_on_hyphens=False,
+    ):
+        typer.echo(paint(colour, line))
+
+
+def _rows(section: Section) -> Iterator[tuple[str, ...]]:
+    from servicekit.compare.figures import percent, spread, worst
+
+    for row in section.rows:
+        figure = row.figure
+        for index, value in enumerate(row.values):
+            found, judgement = value.statistics, value.judgement
+            yield (
+                "" if index else f"{figure.label}, {figure.unit}",
+                value.run,
+                spread(value.value, found, figure.unit),
+                worst(figure, found),
+                f"{found.samples:,}" if found else "",
+                judgement.verdict.value if judgement else "",
+                percent(value.change),
+            )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the report, whole or not at all; what is there already is replaced."""
+    from servicekit.errors import UserError
+
+    target = path.resolve()
+    beside = target.with_name(f".{target.name}.servicekit-new")
+    try:
+        if target.exists() and not target.is_file():
+            raise UserError(f'"{path}" is no file that a report could replace')
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+        beside.replace(target)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        reason = (error.strerror or type(error).__name__).lower()
+        raise UserError(f'the report cannot be written to "{path}": {reason}') from None
