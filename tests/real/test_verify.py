@@ -114,7 +114,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     host = Host(supervisord, free_port, context=256)
     host.run("install", "here")
     assert host.told("status", "here")["verified"] == "not verified"
-    told = host.told("verify", "here", "--repeats", "4")
+    told = host.told("verify", "here", "--repeats", "10")
     assert outcomes(told) == {
         "text": "pass",
         "thinking": "pass",
@@ -132,7 +132,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     assert why["tools"] == "the model's chat template knows no tools"
     assert why["vision"] == "the model reads text only"
     assert why["wall"] == "256 tokens: HTTP 400, and the next is answered"
-    assert why["stability"].startswith("4 equal answers, 2 requests at once in between")
+    assert why["stability"].startswith("10 equal answers, 2 requests at once in between")
     assert told == host.kept[0]
     status = host.told("status", "here")
     assert (status["state"], status["verified"]) == ("stopped", "verified")

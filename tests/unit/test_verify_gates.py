@@ -214,6 +214,7 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("wall", lambda b: sound(b) if words(b) < CONTEXT else (0, {}), "the connection failed"),
     ("wall", dies_at_the_wall(), "the next request was not answered: HTTP 503"),
     ("stability", wavers(), "4 different answers at temperature 0"),
+    ("stability", calls_only(lambda b: "France" in question(b), says("Lyon")), "beside others, "),
     ("stability", lambda b: (503, {}) if words(b) > 50 else sound(b), "HTTP 503"),
     ("kv-precision", lambda _: (500, {}), "HTTP 500"),
 )
@@ -350,6 +351,16 @@ def test_creeping_latency_and_vram_are_failures() -> None:
 
 BELOW = replace(SUBJECT, below_fp8="kv-cache-dtype = nvfp4")
 TWIN = Twin("balanced", "2026-01-31", KNOWN, 40)
+
+
+def test_one_late_answer_is_no_creep() -> None:
+    """What else happens on a machine makes some answers late; that is not the service's fault."""
+    numbers = count()
+
+    def hiccups(body: dict[str, Any]) -> Reply:
+        return replace(reply(body), seconds=9.0 if next(numbers) % 2 else 0.1)
+
+    assert play("stability", hiccups, replace(SUBJECT, repeats=8)).outcome is Outcome.PASS
 
 
 def test_a_cache_below_fp8_is_compared_with_its_twin() -> None:
