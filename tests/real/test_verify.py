@@ -13,8 +13,9 @@ import pytest
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
+    from machines.systemd import Machine
 
-pytestmark = [pytest.mark.llama, pytest.mark.supervisord, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.llama, pytest.mark.timeout(900)]
 
 LIMIT = 800
 """Seconds for one command; on two cores with nothing else to do the longest takes twenty."""
@@ -37,6 +38,12 @@ threads-batch = 1
 TEMPLATE = Path(__file__).with_name("tool_calls.jinja")
 
 
+def recipe(port: int, context: int, more: str = "", options: str = "") -> str:
+    """Spell a profile with the demo's model."""
+    begin = f'extends = "demo"\nport = {port}\n{more}\n[context]\nrequested = {context}\n'
+    return f"{begin}{PATIENT}{options}\n"
+
+
 class Host:
     """A directory with one profile for one supervisord."""
 
@@ -57,8 +64,7 @@ class Host:
             f'[places]\nsupervisor = "{supervisord.include}"\n',
         )
         (self.home / "profiles.d").mkdir()
-        self.text = f'extends = "demo"\nport = {port}\n{more}\n'
-        self.text += f"[context]\nrequested = {context}\n{PATIENT}{options}\n"
+        self.text = recipe(port, context, more, options)
         self.profile(self.text)
 
     def profile(self, text: str) -> None:
@@ -109,6 +115,7 @@ def reasons(told: dict[str, Any]) -> dict[str, str]:
     return {each["gate"]: each["reason"] for each in told["findings"]}
 
 
+@pytest.mark.supervisord
 def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> None:
     """What does not run is started, asked by every gate, stopped again, and known as verified."""
     host = Host(supervisord, free_port, context=256)
@@ -141,6 +148,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     assert host.told("status", "here")["verified"] == "changed since: profile"
 
 
+@pytest.mark.supervisord
 def test_what_so_small_a_model_can_do(supervisord: Supervisor, free_port: int) -> None:
     """Shown how, it calls tools, bound by a grammar; long prompts are more than it recalls."""
     options = f'chat-template-file = "{TEMPLATE}"'
@@ -167,6 +175,7 @@ def test_what_so_small_a_model_can_do(supervisord: Supervisor, free_port: int) -
     assert host.told("status", "here")["state"] == "stopped"
 
 
+@pytest.mark.supervisord
 def test_what_does_not_start_is_not_verified(supervisord: Supervisor, free_port: int) -> None:
     """One line says why it is not up; it is left stopped, and nothing is kept."""
     host = Host(supervisord, free_port, context=256, more='executable = "/bin/false"')
@@ -179,6 +188,7 @@ def test_what_does_not_start_is_not_verified(supervisord: Supervisor, free_port:
     assert host.kept == []
 
 
+@pytest.mark.supervisord
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_keeps_what_was_done(
     supervisord: Supervisor, free_port: int, number: signal.Signals
@@ -211,3 +221,21 @@ def test_an_interrupt_keeps_what_was_done(
     assert status["verified"] == "not verified"
     assert status["state"] == ("ready" if runs else "stopped")
     assert ("is stopped again" in err) is not runs
+
+
+@pytest.mark.systemd
+def test_a_service_of_systemd_is_verified(systemd_machine: Machine) -> None:
+    """Root asks a service that runs as its own account; purged, nothing of it stays."""
+    machine = systemd_machine
+    machine.write("/etc/servicekit/servicekit.toml", 'allow = ["here"]\n')
+    machine.write("/etc/servicekit/profiles.d/here.toml", recipe(18001, 256))
+    machine.run("servicekit", "install", "here")
+    words = ("verify", "here", "--only", "text", "--only", "wall", "--json")
+    told = json.loads(machine.run("servicekit", *words, limit=LIMIT).stdout)
+    assert outcomes(told) == {"text": "pass", "wall": "pass"}
+    assert machine.show("servicekit-here.service", "ActiveState") == "inactive"
+    folder = "/var/lib/servicekit/here/verifications"
+    (name,) = machine.run("ls", folder).stdout.split()
+    assert json.loads(machine.run("cat", f"{folder}/{name}").stdout) == told
+    machine.run("servicekit", "uninstall", "here", "--purge")
+    assert machine.run("ls", folder, check=False).returncode != 0
