@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from servicekit.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from servicekit.places import Places
     from servicekit.profile import Profile
@@ -23,11 +23,27 @@ def directory(profile: Profile, places: Places, environ: Mapping[str, str]) -> P
     return Path(environ.get("CREDENTIALS_DIRECTORY") or places.secrets / profile.name)
 
 
-def read(profile: Profile, places: Places, environ: Mapping[str, str]) -> dict[str, str]:
-    """Read every secret that `profile` names; raise `UserError` for the first that is not there."""
+def api_key(profile: Profile, places: Places, environ: Mapping[str, str]) -> str | None:
+    """Read the key that the engine asks for, and no other secret; `None` where it asks for none."""
+    if profile.api_key is None:
+        return None
+    return read(profile, places, environ, only=(profile.api_key,))[profile.api_key]
+
+
+def read(
+    profile: Profile,
+    places: Places,
+    environ: Mapping[str, str],
+    *,
+    only: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """Read every secret that `profile` names, or `only` some.
+
+    Raises `UserError` for the first that is not there.
+    """
     where = directory(profile, places, environ)
     values = {}
-    for name in profile.secrets:
+    for name in profile.secrets if only is None else only:
         try:
             values[name] = (where / name).read_text(encoding="utf-8").rstrip("\n")
         except FileNotFoundError:

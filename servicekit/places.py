@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_COMMAND: Final = re.compile("`servicekit (?!--user)(?=[^`]*`(?! as root))")
+"""Where one of ours begins that is not about the system's services in any case."""
 
 
 class Scope(StrEnum):
@@ -16,6 +20,11 @@ class Scope(StrEnum):
 
     SYSTEM = "system"
     USER = "user"
+
+
+def spelt(text: str, scope: Scope) -> str:
+    """Spell the commands of ours in `text` as one user has to, where services of one are meant."""
+    return _COMMAND.sub("`servicekit --user ", text) if scope is Scope.USER else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,10 @@ class _Verbs(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except UserError as error:
+            from servicekit.cli.output import ours
+
             for line in str(error).splitlines():
-                _complain(line)
+                _complain(ours(line))
             raise typer.Exit(error.code) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

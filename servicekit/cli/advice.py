@@ -151,6 +151,7 @@ def _diagnosed(pieces: Iterable[bytes], profile: Profile | None = None) -> Diagn
 
 def _of_service(mine: Session, name: str) -> Diagnosis:
     from servicekit.errors import UserError
+    from servicekit.managers import LogQuery
     from servicekit.managers.logstream import log_of
     from servicekit.watchdog import ledger
 
@@ -159,5 +160,5 @@ def _of_service(mine: Session, name: str) -> Diagnosis:
     runs = ledger.runs(ledger.read(Path(mine.places.ledger(name))))
     if not runs:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
-    with log_of(found.manager, found.unit, runs[-1].run) as lines:
+    with log_of(found.manager, found.unit, LogQuery(run=runs[-1].run)) as lines:
         return _diagnosed(lines, recipe)

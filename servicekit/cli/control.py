@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.output import duration, note, paint
+from servicekit.cli.output import duration, note, ours, paint
 from servicekit.cli.session import Anyway, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
@@ -220,8 +220,8 @@ def conclude(now: Status, passed: float) -> None:
         return
     typer.echo(f"{now.profile}: {paint(now.state)} after {duration(passed)}: {now.why}")
     if now.remedy:
-        typer.echo(f"  remedy: {now.remedy}")
-    typer.echo(f"  log:    servicekit logs {now.profile}")
+        typer.echo(f"  remedy: {ours(now.remedy)}")
+    typer.echo(f"  log:    {ours(f'`servicekit logs {now.profile}`').strip('`')}")
 
 
 @contextmanager

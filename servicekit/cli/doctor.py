@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servicekit.cli.output import as_json, duration, note, paint
+from servicekit.cli.output import as_json, duration, note, ours, paint
 from servicekit.cli.session import AsJson, ForUser, complete_profile, session
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ def _tell(found: Examination, seconds: float) -> None:
 
 def _line(check: Check, width: int) -> str:
     verdict = paint(check.verdict.value, check.verdict.value.ljust(4))
-    return f"  {verdict}  {check.title.ljust(width)}  {check.line}"
+    return f"  {verdict}  {check.title.ljust(width)}  {ours(check.line)}"

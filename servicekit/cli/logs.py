@@ -10,7 +10,7 @@ import typer
 from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
-    from servicekit.cli.session import Installed
+    from servicekit.managers import LogQuery, Manager
 
 
 def logs(
@@ -38,21 +38,13 @@ def logs(
 ) -> None:
     """Show what engine, watchdog and manager said.
 
-    This is journalctl under systemd, and the log file under Supervisor, which has no --since and no
-    --priority.
+    This is journalctl under systemd. Under Supervisor it is the log file, in which the engine's
+    lines carry no time of ours: --since shows what can be as new as that.
     """
-    from servicekit.errors import UserError
     from servicekit.managers import LogQuery
-    from servicekit.values import ManagerName
 
     found = session(ctx, user=user).installed(profile)
     narrowed = bool(since or run or cause)
-    plain_file = found.manager.name is ManagerName.SUPERVISOR
-    if plain_file and (run or cause) and not (since or priority):
-        if follow:
-            raise UserError("--run and --cause show what was, and --follow what comes")
-        _pick(found, run, cause, lines)
-        return
     query = LogQuery(
         follow=follow,
         lines=lines if lines is not None or narrowed else LogQuery().lines,
@@ -61,7 +53,21 @@ def logs(
         run=run,
         cause=cause,
     )
-    command = found.manager.log_command(found.unit, query)
+    show(found.manager, found.unit, query)
+
+
+def show(manager: Manager, unit: str, query: LogQuery) -> None:
+    """Show the log of a service: by becoming the program that does, where one knows how."""
+    from servicekit.errors import UserError
+    from servicekit.values import ManagerName
+
+    narrowed = query.since or query.priority or query.run or query.cause
+    if manager.name is ManagerName.SUPERVISOR and narrowed:
+        if query.follow:
+            raise UserError("a plain log file is searched for what was, and --follow shows all")
+        _pick(manager, unit, query)
+        return
+    command = manager.log_command(unit, query)
     try:
         os.execvp(command[0], command)  # noqa: S606 - becomes it: its paging, its ^C, its exit code
     except OSError as error:
@@ -69,14 +75,11 @@ def logs(
         raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
 
 
-def _pick(found: Installed, run: str, cause: str, newest: int | None) -> None:
-    """Show a run's lines, or those that name a cause, from a file of many runs."""
+def _pick(manager: Manager, unit: str, query: LogQuery) -> None:
     from collections import deque
 
     from servicekit.managers.logstream import log_of
 
-    mark = f" cause={cause} ".encode()
-    with log_of(found.manager, found.unit, run) as lines:
-        wanted = (line for line in lines if not cause or mark in line)
-        for line in wanted if newest is None else deque(wanted, newest):
+    with log_of(manager, unit, query) as wanted:
+        for line in wanted if query.lines is None else deque(wanted, query.lines):
             typer.echo(line, nl=False)

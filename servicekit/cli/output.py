@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import sys
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from servicekit.findings import printable
+from servicekit.places import Scope, spelt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -49,9 +51,22 @@ HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
 
 
+_scope: ContextVar[Scope] = ContextVar("scope", default=Scope.SYSTEM)
+
+
+def speak_of(scope: Scope) -> None:
+    """Let this run of the command line be about the services of `scope`."""
+    _scope.set(scope)
+
+
+def ours(text: str) -> str:
+    """`text`, with the commands in it spelt for the services that this run is about."""
+    return spelt(text, _scope.get())
+
+
 def note(text: str) -> None:
     """Tell something beside the result."""
-    typer.echo(f"servicekit: {text}", err=True)
+    typer.echo(f"servicekit: {ours(text)}", err=True)
 
 
 def warn(text: str) -> None:

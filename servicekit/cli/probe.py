@@ -73,8 +73,8 @@ def _probe(mine: Session, name: str, *, live: bool, deep: bool) -> Verdict:
     if state is not None and state.port is not None:
         # The service's own environment may have moved it.
         recipe = recipe.model_copy(update={"port": state.port, "host": state.host})
-    secrets = credentials.read(recipe, mine.places, os.environ) if recipe.api_key else {}
-    return asyncio.run(_ask(recipe, secrets.get(recipe.api_key or ""), live=live))
+    api_key = credentials.api_key(recipe, mine.places, os.environ)
+    return asyncio.run(_ask(recipe, api_key, live=live))
 
 
 def _by_watchdog(state: State) -> Verdict:

@@ -115,9 +115,8 @@ def client_of(mine: Session, recipe: Profile, now: Status) -> Client:
     from servicekit import credentials
     from servicekit.verify.client import Client
 
-    secrets = credentials.read(recipe, mine.places, os.environ) if recipe.api_key else {}
     base = (now.url or f"http://{recipe.host}:{recipe.port}/v1").removesuffix("/v1")
-    return Client(base, api_key=secrets.get(recipe.api_key or ""))
+    return Client(base, api_key=credentials.api_key(recipe, mine.places, os.environ))
 
 
 def tells_thinking(recipe: Profile) -> bool:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 import typer
 
+from servicekit.cli.output import speak_of
+
 if TYPE_CHECKING:
     from servicekit.catalog import Catalog
     from servicekit.cli.quick import Quick
@@ -46,10 +48,12 @@ class Session:
     def __init__(self, config: Path | None, *, user: bool) -> None:
         self._config = config
         self._user = user
+        speak_of(self.scope)
 
     def ask_for_user(self, *, user: bool) -> None:
         """Take a `--user` that stands behind the verb."""
         self._user = self._user or user
+        speak_of(self.scope)
 
     @property
     def scope(self) -> Scope:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from servicekit.cli.output import as_json, duration, note, paint, table
+from servicekit.cli.output import as_json, duration, note, ours, paint, table
 from servicekit.cli.session import AsJson, ForUser, SomeProfile, session
 from servicekit.findings import printable
 
@@ -119,7 +119,7 @@ def _tell(found: Status, verified: str) -> None:
     below_fp8 = f'below FP8, accepted because "{accepted}"' if accepted else ""
     for label, text in (
         ("why", found.why),
-        ("remedy", found.remedy),
+        ("remedy", ours(found.remedy)),
         ("cause", found.cause),
         ("serves", f"{found.served_name} at {found.url}" if found.url and found.pid else ""),
         ("model", found.model),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery
+from servicekit.managers.logfile import picked
 from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
@@ -16,16 +18,13 @@ if TYPE_CHECKING:
 
     from servicekit.managers import Manager
 
-OURS: Final = re.compile(rb"time=\S+ level=.* run=\S+$")
-"""A line of a watchdog, as `servicekit.log` writes it where there is no journal."""
-
 
 @contextmanager
-def log_of(manager: Manager, unit: str, run: str) -> Iterator[Iterable[bytes]]:
-    """Open the lines that a service wrote in one run, bare and oldest first."""
+def log_of(manager: Manager, unit: str, query: LogQuery) -> Iterator[Iterable[bytes]]:
+    """Open all lines of a service's log that `query` is about, bare and oldest first."""
     by_journal = manager.name is ManagerName.SYSTEMD
-    query = LogQuery(lines=None, bare=True, run=run if by_journal else "")
-    command = manager.log_command(unit, query)
+    wanted = replace(query if by_journal else LogQuery(), lines=None, bare=True)
+    command = manager.log_command(unit, wanted)
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
@@ -33,20 +32,5 @@ def log_of(manager: Manager, unit: str, run: str) -> Iterator[Iterable[bytes]]:
         raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
     with process:
         lines: Iterable[bytes] = process.stdout or ()
-        yield lines if by_journal or not run else of_run(lines, run)
+        yield lines if by_journal else picked(lines, query, datetime.now().astimezone())
         process.terminate()
-
-
-def of_run(lines: Iterable[bytes], run: str) -> Iterator[bytes]:
-    """Pick a run's lines from a file of many runs: until the watchdog of another one speaks.
-
-    A watchdog names its run before the engine says anything.
-    """
-    mark = f" run={run}".encode()
-    begun = False
-    for line in lines:
-        if begun and OURS.match(line) and mark not in line:
-            return
-        begun = begun or mark in line
-        if begun:
-            yield line

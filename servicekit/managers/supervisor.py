@@ -166,18 +166,10 @@ class Supervisor:
         return {unit: known.get(unit, unknown) for unit in units}
 
     def log_command(self, unit: str, query: LogQuery) -> tuple[str, ...]:
-        """Return a `tail` of the file that Supervisor writes."""
-        for option, value in (
-            ("--since", query.since),
-            ("--priority", query.priority),
-            ("--run", query.run),
-            ("--cause", query.cause),
-        ):
-            if value:
-                raise UserError(
-                    f"{option} needs systemd's journal, and Supervisor keeps a plain log file",
-                    hint="`servicekit history` knows runs and causes under both",
-                )
+        """Return a `tail` of the file that Supervisor writes.
+
+        It knows nothing of what is in a line: `logfile.picked` does.
+        """
         path = str(self._places.log_file(unit.removeprefix("servicekit-")))
         lines = "+1" if query.lines is None else str(query.lines)
         # By name: Supervisor rotates the file.

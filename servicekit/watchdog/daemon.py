@@ -22,7 +22,7 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.findings import printable
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.manifest import from_json
-from servicekit.places import Scope
+from servicekit.places import Scope, spelt
 from servicekit.watchdog import cgroups, evidence, ledger
 from servicekit.watchdog.engine import (
     Activity,
@@ -417,7 +417,7 @@ class Watchdog:
         return f"{figures}; context in tokens: {told}" + (f"; {drift}" if drift else "")
 
     def _remedy(self, seen: View) -> str:
-        return seen.remedy.replace("{profile}", self._profile.name)
+        return spelt(seen.remedy.replace("{profile}", self._profile.name), self._places.scope)
 
     def _clean(self, text: str) -> str:
         """Make text that others had a part in fit to be shown: no secrets, one printable line."""

@@ -56,7 +56,7 @@ def fresh_debian() -> Iterator[Machine]:
         made = subprocess.run(
             [
                 *["mmdebstrap", "--mode=root", "--variant=essential"],
-                *[f"--include={','.join(PACKAGES)}", _release(), image, "-"],
+                *[f"--include={','.join(PACKAGES)}", _release(), str(image), "-"],
             ],
             input=_sources(),
             capture_output=True,

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from unit.cli_runs import invoke, refused, said
 
-from servicekit.managers.logstream import of_run
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -90,23 +88,6 @@ def test_a_diagnosis_is_of_one_thing(words: list[str]) -> None:
 def test_a_profile_that_never_ran_has_no_diagnosis(site: dict[str, str]) -> None:
     """Who is not installed is told so."""
     assert "is not installed" in refused("--user", "diagnose", "demo", env=site)
-
-
-def test_a_runs_lines_are_cut_out_of_a_log_of_many() -> None:
-    """What lies between a run's first line and that of the next one is its log."""
-    ours = "time=2026-01-31T12:00:00 level=info event=x run={}\n"
-    log = [
-        b"old engine\n",
-        ours.format("1").encode(),
-        b"engine 1, of run=7\n",
-        ours.format("1").encode(),
-        b"tail of 1\n",
-        ours.format("2").encode(),
-        b"engine 2\n",
-    ]
-    assert list(of_run(log, "1")) == log[1:5]
-    assert list(of_run(log, "2")) == log[5:]
-    assert list(of_run(log, "3")) == []
 
 
 SECRET = 'extends = "demo"\nsecrets = ["HF_TOKEN"]\n'

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GIVE = (
     "give a token that may read it: HF_TOKEN in the environment, or name HF_TOKEN in secrets of "
-    "the profile and run `servicekit secret set x HF_TOKEN`"
+    "the profile and run `servicekit --user secret set x HF_TOKEN`"
 )
 
 
@@ -427,12 +427,12 @@ def test_an_install_and_its_dry_run_say_what_is_missing(site: Site) -> None:
     assert known.err.splitlines()[-1] == (
         'servicekit: warning: the model "RadixArk/Qwen3.8-27B-NVFP4" is not in '
         f"{site.cache}, which is about 20.1 GiB: the service has no network to get it by, "
-        "`servicekit fetch long-context` does now"
+        "`servicekit --user fetch long-context` does now"
     )
     site.profile('[service]\nnetwork = "internet"')
     other = site.run("install", "x", *words)
     assert other.code == 0
     assert other.err.splitlines()[-1] == (
         f'servicekit: warning: the model "owner/name" is not in {site.cache}: its first start '
-        "gets it, `servicekit fetch x` does now; only the network knows its size"
+        "gets it, `servicekit --user fetch x` does now; only the network knows its size"
     )

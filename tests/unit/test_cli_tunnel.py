@@ -41,7 +41,7 @@ def test_nothing_is_installed(site: tuple[str | Path, ...]) -> None:
     """Said beside the result, which is empty."""
     done = servicekit(*site, "status")
     assert (done.code, done.out) == (0, "")
-    assert "no tunnel is installed; `servicekit tunnel install NAME --to" in done.err
+    assert "no tunnel is installed; `servicekit --user tunnel install NAME --to" in done.err
     assert json.loads(said(*site, "status", "--json")) == []
     assert 'tunnel "home" is not installed' in refused(*site, "status", "home")
     assert 'tunnel "home" is not installed' in refused(*site, "uninstall", "home")

@@ -274,7 +274,7 @@ def test_what_was_started_otherwise_is_not_verified(host: Host) -> None:
         done = host.verify(sound, "--only", "text")
         assert (done.code, host.kept) == (1, [])
         assert f'"here" cannot be verified, since {why}' in done.err
-        assert "servicekit restart here" in done.err
+        assert "servicekit --user restart here" in done.err
 
     host.profile("port = 18009")
     refused("its profile has changed since it was installed")

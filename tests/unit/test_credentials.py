@@ -29,6 +29,19 @@ def test_a_value_is_the_line_of_its_file(tmp_path: Path) -> None:
     assert read(tmp_path) == {"HF_TOKEN": "hf_value"}
 
 
+def test_the_key_of_the_engine_is_read_alone(tmp_path: Path) -> None:
+    """Whoever only asks the engine needs no other secret, and none where it asks for none."""
+    environ = {"CREDENTIALS_DIRECTORY": str(tmp_path)}
+    places = below("/nonexistent")
+    keyed = profile("demo", secrets=("HF_TOKEN", "API_KEY"), api_key="API_KEY")
+    (tmp_path / "API_KEY").write_text("sk-value\n")
+    assert credentials.api_key(keyed, places, environ) == "sk-value"
+    assert credentials.api_key(profile("demo", secrets=NAMES), places, environ) is None
+    (tmp_path / "API_KEY").unlink()
+    with pytest.raises(UserError, match="needs the secret API_KEY, which is not set"):
+        credentials.api_key(keyed, places, environ)
+
+
 def test_what_is_no_secret_is_said_in_one_line(tmp_path: Path) -> None:
     """Missing, no text or no file: the configuration must change, and the line says how."""
     with pytest.raises(UserError, match="which is not set; run `servicekit secret set demo HF_TO"):

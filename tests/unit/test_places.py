@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from servicekit.places import Places, Scope, below, system_places, user_places
+from servicekit.places import Places, Scope, below, spelt, system_places, user_places
 from servicekit.values import NAME
 
 ALL = [
@@ -85,6 +85,15 @@ def test_user_places_follow_xdg() -> None:
     assert str(user_places("/home/u", 1000, {}).runtime) == "/run/user/1000/servicekit"
     assert places.sysusers is None
     assert places.catalog is None
+
+
+def test_commands_are_spelt_for_whose_services_are_meant() -> None:
+    """In what is told to one user, our commands are about that user's services."""
+    text = "`servicekit fetch x`, or `servicekit install x` as root; `systemctl start x`"
+    assert spelt(text, Scope.SYSTEM) == text
+    mine = "`servicekit --user fetch x`, or `servicekit install x` as root; `systemctl start x`"
+    assert spelt(text, Scope.USER) == mine
+    assert spelt(mine, Scope.USER) == mine
 
 
 def test_below_is_below() -> None:

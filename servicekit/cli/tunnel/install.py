@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.install import DryRun, tell_changes
-from servicekit.cli.output import duration, note, paint, warn
+from servicekit.cli.output import duration, note, ours, paint, warn
 from servicekit.cli.session import ForManager, ForUser, session
 from servicekit.cli.tunnel.common import TunnelName, installed, published
 
@@ -326,7 +326,7 @@ def _follow(mine: Session, tunnel: Tunnel, manager: Manager) -> None:
         if state is not None and state.code:
             typer.echo(f"{tunnel.name}: {paint('down')}: {state.why}")
             if state.remedy:
-                typer.echo(f"  remedy: {state.remedy}")
+                typer.echo(f"  remedy: {ours(state.remedy)}")
             if state.faults:
                 typer.echo("  it is tried again, for ever")
             raise typer.Exit(1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servicekit.cli.output import as_json, note, paint, table
+from servicekit.cli.output import as_json, note, ours, paint, table
 from servicekit.cli.session import AsJson, ForUser, session
 from servicekit.cli.tunnel.common import SomeTunnel, installed, manifest_of, published
 
@@ -172,10 +172,10 @@ def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> Expected:
         if listed.allowed and listed.port == tunnel.engine_port:
             profile = mine.catalog.get(listed.name)
             try:
-                values = credentials.read(profile, mine.places, os.environ)
+                api_key = credentials.api_key(profile, mine.places, os.environ)
             except UserError:
-                values = {}  # what it wants is not known here; it says so itself
-            found.append((profile, values.get(profile.api_key or "")))
+                api_key = None  # what it wants is not known here; it says so itself
+            found.append((profile, api_key))
     return Expected(tuple(found), deep)
 
 
@@ -194,7 +194,7 @@ def _tell(report: Report) -> None:
     typer.echo(f"{report.name}: {paint(report.state)}{since}")
     for label, text in (
         ("why", report.why),
-        ("remedy", report.remedy),
+        ("remedy", ours(report.remedy)),
         ("cause", report.cause),
         ("way", report.way),
         ("server", report.to),

@@ -1,0 +1,132 @@
+"""The lines of a plain log file that a query is about: what journalctl does where there is one.
+
+servicekit's own lines carry their time, level and run; an engine's are dated by those around them,
+and have the level that their own words give them. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING, Final
+
+from servicekit.errors import UserError
+from servicekit.log import Priorities
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from servicekit.managers import LogQuery
+
+OURS: Final = re.compile(rb"time=(?P<time>\S+) level=(?P<level>\w+) .* run=\S+$")
+"""A line of a service's own, as `servicekit.log` writes it where there is no journal."""
+LEVELS: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+"""What `journalctl --priority` takes, by number."""
+OUR_LEVELS: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6, "debug": 7}
+UNITS: Final = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), timedelta(seconds=1)),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), timedelta(minutes=1)),
+    **dict.fromkeys(("h", "hr", "hour", "hours"), timedelta(hours=1)),
+    **dict.fromkeys(("d", "day", "days"), timedelta(days=1)),
+    **dict.fromkeys(("w", "week", "weeks"), timedelta(weeks=1)),
+}
+_TERM: Final = r"(\d{1,9})\s*([a-z]+)\s*"
+_SPAN: Final = re.compile(rf"(?:-\s*(?P<before>(?:{_TERM})+)|(?P<past>(?:{_TERM})+)\bago)")
+
+
+def picked(lines: Iterable[bytes], query: LogQuery, now: datetime) -> Iterable[bytes]:
+    """Pick what `query` is about, oldest first and all of it; `now` is on the reader's own clock.
+
+    Raises `UserError` for a time or a level that is none.
+    """
+    if query.since:
+        lines = _since(lines, moment(query.since, now))
+    if query.run:
+        lines = of_run(lines, query.run)
+    if query.priority:
+        lines = _as_grave_as(lines, _level(query.priority))
+    if query.cause:
+        mark = f" cause={query.cause} ".encode()
+        lines = (line for line in lines if mark in line)
+    return lines
+
+
+def of_run(lines: Iterable[bytes], run: str) -> Iterator[bytes]:
+    """Pick a run's lines from a file of many runs: until the watchdog of another one speaks.
+
+    A watchdog names its run before the engine says anything.
+    """
+    mark = f" run={run}".encode()
+    begun = False
+    for line in lines:
+        if begun and OURS.match(line) and mark not in line:
+            return
+        begun = begun or mark in line
+        if begun:
+            yield line
+
+
+def moment(text: str, now: datetime) -> datetime:
+    """Read a time as `journalctl --since` takes it; raise `UserError` for one that is none."""
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    words = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
+    if text in words:
+        return words[text]
+    if span := _SPAN.fullmatch(text.strip()):
+        terms = re.findall(_TERM, span["before"] or span["past"])
+        if all(unit in UNITS for _, unit in terms):
+            return now - sum((int(n) * UNITS[unit] for n, unit in terms), timedelta())
+    try:
+        if ":" in text and "-" not in text:
+            return datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)
+        found = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise UserError(
+            f'"{text}" is no time',
+            hint='write "-1h", "90 min ago", "yesterday", "12:00" or "2026-01-31 12:00"',
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+
+
+def _level(text: str) -> int:
+    if text in LEVELS:
+        return LEVELS.index(text)
+    if text.isdecimal() and int(text) < len(LEVELS):
+        return int(text)
+    raise UserError(f'"{text}" is no level', hint=f"one of {', '.join(LEVELS)}, or its number")
+
+
+def _since(lines: Iterable[bytes], begin: datetime) -> Iterator[bytes]:
+    """Leave out what is known to be older: whatever has an older line of ours behind it."""
+    waiting: list[bytes] | None = []
+    for line in lines:
+        if waiting is not None and (ours := OURS.match(line)):
+            if _at(ours["time"]) < begin:
+                waiting = []
+                continue
+            yield from waiting
+            waiting = None
+        if waiting is None:
+            yield line
+        else:
+            waiting.append(line)
+    yield from waiting or ()
+
+
+def _at(text: bytes) -> datetime:
+    try:
+        found = datetime.fromisoformat(text.decode(errors="replace"))
+    except ValueError:
+        return datetime.max.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _as_grave_as(lines: Iterable[bytes], most: int) -> Iterator[bytes]:
+    priorities = Priorities()
+    for line in lines:
+        ours = OURS.match(line)
+        level = OUR_LEVELS.get(ours["level"].decode()) if ours else None
+        if level is None:
+            level = priorities.of(line.decode(errors="replace").rstrip("\n"))
+        if level <= most:
+            yield line
