@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX: Final = ".json"
+LARGEST: Final = 64 << 20
+"""Bytes of a file that are read at most; one of ours has some hundred KiB."""
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -63,7 +65,8 @@ def _read(name: str, within: int) -> str | None:
         opened = os.open(name, flags, dir_fd=within)
     except OSError:  # a link, or gone meanwhile
         return None
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
         os.close(opened)
         return None
     with os.fdopen(opened, encoding="utf-8", errors="replace") as stream:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import plans
 import pytest
 
+from servicekit import kept
 from servicekit.hubcache import Repository
 from servicekit.verify.binding import fingerprint, vram
 from servicekit.verify.record import (
@@ -47,6 +48,9 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     (folder / "x.json").write_text("{")
     (folder / "y.json").write_text('{"format": 99}')
     (folder / "note.txt").write_text("mine")
+    os.mkfifo(folder / "pipe.json")
+    (folder / "huge.json").touch()
+    os.truncate(folder / "huge.json", kept.LARGEST + 1)
     assert read(state) == (KEPT, later)
     assert json.loads((folder / name).read_text())["longest_measured"] == 1987
     assert last_of(read(state), ("recall",)) == KEPT
