@@ -280,7 +280,8 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
         case Surveyed():
             return _surveyed(policy, replace(memory, looking=False), event)
         case Launched() if phase is Phase.LOADING:
-            return replace(memory, launched_at=event.at, progressed_at=event.at), ()
+            launched = replace(memory, launched_at=event.at, progressed_at=event.at)
+            return launched, (_patience(policy, launched, event.at),)
         case LaunchFailed() if memory.alive:
             fault = memory.fault or event.fault
             return _settle(policy, replace(memory, alive=False, fault=fault), event.at)

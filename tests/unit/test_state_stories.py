@@ -557,6 +557,14 @@ def test_a_pause_does_not_make_an_engine_unkillable() -> None:
     assert holding.code is None
 
 
+def test_the_manager_is_asked_for_patience_from_the_launch() -> None:
+    """What a launch took beyond its order is no time that the start has had."""
+    run = Run()
+    run.replay(Surveyed(1, CLEAN, 0))
+    _, actions = step(POLICY, run.memory, Launched(40, 4711))
+    assert ExtendTimeout(100 + 20 + 30 + 30) in actions
+
+
 def test_the_manager_is_asked_for_patience_after_a_pause() -> None:
     """A start that is given more time after a sleep has it from the manager, too."""
     run = loading()
