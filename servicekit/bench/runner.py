@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from servicekit.bench import counters, prompts
@@ -126,12 +125,13 @@ class Runner:
     async def _case(self, planned: Planned, length: Length | None) -> Case:
         before = await self._counters()
         samples: list[Sample] = []
-        began = time.monotonic()
+        clock = asyncio.get_running_loop().time  # as the client's
+        began = clock()
         turns = iter(range(planned.data.requests))
 
         async def one_after_the_other() -> None:
             for turn in turns:  # shared: each takes the next one that nobody has
-                asked = time.monotonic() - began
+                asked = clock() - began
                 sample = sample_of(planned, await self._ask(planned, length, turn), asked)
                 samples.append(sample)
                 self._listener.measured(sample)

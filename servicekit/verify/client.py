@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import isfinite
@@ -114,7 +113,7 @@ class Client:
 
     async def ask(self, request: Request) -> Reply:
         """Ask for one completion; never raises for what the server does."""
-        began = time.monotonic()
+        began = _now()
         try:
             async with asyncio.timeout(self._limit):
                 if request.streamed:
@@ -126,7 +125,7 @@ class Client:
             error = f"the connection failed: {type(failed).__name__}"
         except _TooLargeError:
             error = f"an answer of more than {BODY_LIMIT >> 20} MiB"
-        return Reply(0, error=error, seconds=time.monotonic() - began)
+        return Reply(0, error=error, seconds=_now() - began)
 
     async def _whole(self, body: Mapping[str, Any], began: float) -> Reply:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
@@ -139,11 +138,22 @@ class Client:
         usage: Any = None
         broken: Any = None
         times = _Times()
-        async with self._http.stream("POST", "/v1/chat/completions", json=asked) as answer:
+        seconds = 0.0
+
+        async def sent(event: str, _: Mapping[str, Any]) -> None:
+            nonlocal began
+            if event == "http11.send_request_headers.started":
+                began = _now()  # making a request and a connection is no work of the engine
+
+        trace = {"trace": sent}
+        async with self._http.stream(
+            "POST", "/v1/chat/completions", json=asked, extensions=trace
+        ) as answer:
             if answer.status_code != HTTPStatus.OK:
                 return self._reply(answer.status_code, await _read(answer), began)
             async for line in _lines(answer):
-                now = time.monotonic() - began
+                now = _now() - began
+                seconds = now if line.strip() else seconds  # closing is no work of the engine
                 event = _event(line)
                 usage = event.get("usage") or usage
                 broken = broken or event.get("error")
@@ -153,7 +163,6 @@ class Client:
                     if isinstance(piece, str) and piece and key != "role":
                         times.told(now, visible=key == "content")
                         parts[key] = parts.get(key, "") + piece
-        seconds = time.monotonic() - began
         if broken:
             error = self._quoted(f"the stream broke off: {_spelt(self._clean(broken))}")
             return Reply(0, None, error, seconds, times.first, times.visible, times.last)
@@ -162,7 +171,7 @@ class Client:
         return Reply(HTTPStatus.OK, body, "", seconds, times.first, times.visible, times.last)
 
     def _reply(self, status: int, content: bytes, began: float) -> Reply:
-        seconds = time.monotonic() - began
+        seconds = _now() - began
         body = self._clean(_parsed(content))
         if status == HTTPStatus.OK:
             return Reply(status, body, seconds=seconds)
@@ -192,6 +201,11 @@ class Client:
         if isinstance(told, list):
             return [self._clean(each, deep + 1) for each in told]
         return {self._clean(key): self._clean(each, deep + 1) for key, each in told.items()}
+
+
+def _now() -> float:
+    """Seconds by the loop's clock, which is the monotonic one where nobody has put another."""
+    return asyncio.get_running_loop().time()
 
 
 async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
