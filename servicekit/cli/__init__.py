@@ -50,12 +50,8 @@ VERBS: Final = {
     "logs": Verb("logs", "logs", "Show what engine, watchdog and manager said."),
     "diagnose": Verb("advice", "diagnose", "Explain from its log why an engine failed."),
     "verify": Verb("verify", "verify", "Ask a served model what a profile must pass to count."),
-    "compare": Verb(
-        "compare",
-        "compare",
-        "Compare benchmarks that match, and name what only looks like progress.",
-    ),
     "bench": Verb("bench", "bench", "Measure a verified profile by a versioned suite."),
+    "compare": Verb("compare", "compare", "Compare benchmarks that match, and name the traps."),
     "probe": Verb("probe", "probe", "Tell in one line whether a service is healthy."),
     "doctor": Verb("doctor", "doctor", "Look for what keeps services from running well here."),
     "wsl": Verb("wsl", "app", "Make WSL2 keep services running."),

@@ -69,12 +69,14 @@ def compare(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Compare benchmarks that match, and name what only looks like progress.
+    """Compare benchmarks that match, and name the traps.
 
     A profile stands for its latest complete run of the suite. Every run is compared with the first.
     Only what was measured in the same way is: the same suite and version, context, concurrency, KV
     precision and prefix; otherwise one line says what differs, and the exit code is 1. A difference
-    that the spread of the samples explains is none.
+    that the spread of the samples explains is none. A trap is what looks like progress alone: a
+    draft graph that was lost, a faster decode with a later answer, a pool that is smaller than
+    asked, speed that was paid for with wrong answers.
     """
     from servicekit.compare.choice import chosen
     from servicekit.compare.comparison import compared

@@ -71,9 +71,9 @@ def chart(figure: Figure | Whole, comparison: Comparison) -> Chart:
     axis = {"title": f"{figure.label}, {figure.unit}", "tickCount": 5}
     if is_sweep(comparison.sections):
         spec = _curve(comparison, {"type": "quantitative", "scale": scale, "axis": axis})
-        return Chart("curve", _whole(points, spec))
+        return Chart("Curve", _whole(points, spec))
     spec = _bars(comparison, {"type": "quantitative", "scale": scale, "axis": axis})
-    return Chart("bar chart", _whole(points, spec))
+    return Chart("Bar chart", _whole(points, spec))
 
 
 def is_sweep(sections: Sequence[Section]) -> bool:
@@ -128,7 +128,7 @@ def _whole(points: list[dict[str, Any]], spec: dict[str, Any]) -> dict[str, Any]
 
 def _colour(comparison: Comparison) -> dict[str, Any]:
     runs = [label(run) for run in comparison.runs]
-    colours = [f"var(--run-{run.letter.lower()})" for run in comparison.runs]
+    colours = [f"var(--run-{run.letter})" for run in comparison.runs]
     return {
         "field": "run",
         "type": "nominal",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from markupsafe import Markup
+
 from servicekit import __version__
 from servicekit.bench.values import FIGURES
 from servicekit.compare.charts import chart
@@ -60,8 +62,9 @@ class _Figure(NamedTuple):
     title: str
     unit: str
     meaning: str
-    kind: str
-    svg: str
+    alternative: str
+    """What the chart is, for whoever does not see it."""
+    svg: Markup
     spread: bool
     """Whether it has a spread, and so a verdict."""
     timed: bool
@@ -84,11 +87,12 @@ def page(comparison: Comparison, *, at: str) -> str:
     pictures = drawn(each.spec for each in charts)
     figures = [
         _Figure(
-            title=figure.label,
+            title=figure.label.capitalize(),
             unit=figure.unit,
             meaning=MEANINGS[figure.name],
-            kind=each.kind,
-            svg=picture,
+            alternative=f"{each.kind} of {figure.label} in {figure.unit}, for every case and run; "
+            "the table beside it has the same values.",
+            svg=Markup(picture),  # noqa: S704 - drawn here, with its texts escaped
             spread=figure in FIGURES,
             timed=figure.unit == "s",
             lines=tuple(_lines(comparison, figure)),
@@ -97,6 +101,9 @@ def page(comparison: Comparison, *, at: str) -> str:
     ]
     return rendered(
         TEMPLATE,
+        title=", ".join(f"{run.letter} {run.result.profile}" for run in comparison.runs),
+        first=comparison.runs[0].result.profile,
+        letters=[run.letter for run in comparison.runs],
         at=at,
         version=__version__,
         suite=suite_in_words(comparison.suite),

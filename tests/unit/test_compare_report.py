@@ -290,9 +290,9 @@ def test_colours_are_the_pages() -> None:
     for svg in re.findall("<svg.*?</svg>", html, re.DOTALL):
         colours = set(re.findall(r'(?:fill|stroke)="([^"]+)"', svg))
         assert colours <= {"none", "currentColor", "transparent", "var(--line)", *(
-            f"var(--run-{letter})" for letter in "ab"
+            f"var(--run-{letter})" for letter in "AB"
         )}  # fmt: skip
-    for name in set(re.findall(r"var\((--[a-z-]+)\)", html)):
+    for name in set(re.findall(r"var\((--[A-Za-z-]+)\)", html)):
         assert len(re.findall(rf"{name}: #", html)) == 2, f"{name} is not set for light and dark"
 
 
