@@ -144,7 +144,8 @@ def conclude(
 
 
 def _told(state: State) -> Status:
-    at = f"http://{state.host}:{state.port}/v1" if state.port else None
+    host = f"[{state.host}]" if ":" in state.host else state.host
+    at = f"http://{host}:{state.port}/v1" if state.port else None
     return Status(
         profile=state.profile,
         state=state.state,

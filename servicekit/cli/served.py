@@ -111,12 +111,19 @@ def _refuse_down(now: Status, to: str) -> None:
 
 
 def client_of(mine: Session, recipe: Profile, now: Status) -> Client:
-    """Make a client of the engine that serves `recipe`, with its key where it wants one."""
+    """Make a client of the engine that serves `recipe`, with its key where it wants one.
+
+    The port is the one that is published, since it may be a tunable; the address is the profile's,
+    which is on loopback, whatever somebody published.
+    """
     from servicekit import credentials
     from servicekit.verify.client import Client
 
-    base = (now.url or f"http://{recipe.host}:{recipe.port}/v1").removesuffix("/v1")
-    return Client(base, api_key=credentials.api_key(recipe, mine.places, os.environ))
+    host = f"[{recipe.host}]" if ":" in recipe.host else recipe.host
+    port = now.url.removesuffix("/v1").rpartition(":")[2] if now.url else recipe.port
+    return Client(
+        f"http://{host}:{port}", api_key=credentials.api_key(recipe, mine.places, os.environ)
+    )
 
 
 def tells_thinking(recipe: Profile) -> bool:

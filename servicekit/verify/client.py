@@ -122,7 +122,8 @@ class Client:
         except TimeoutError:
             error = f"no whole answer within {self._limit:.0f} s"
         except httpx.HTTPError as failed:
-            error = f"the connection failed: {type(failed).__name__}"
+            why = self._quoted(str(failed)) or type(failed).__name__
+            error = f"the connection failed: {why}"
         except _TooLargeError:
             error = f"an answer of more than {BODY_LIMIT >> 20} MiB"
         return Reply(0, error=error, seconds=_now() - began)

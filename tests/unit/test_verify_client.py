@@ -154,7 +154,7 @@ def test_no_redirect_is_followed() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n{}", "the connection failed: "),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "the connection failed: "),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "the connection failed: "),
-        (b"", "the connection failed: "),
+        (b"", "the connection failed: Server disconnected without sending a response."),
         (b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig", "HTTP 413: big"),
     ],
     ids=["half", "too long", "half a chunk", "no gzip", "half a head", "no HTTP", "nothing", "413"],
