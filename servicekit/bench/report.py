@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from servicekit.bench.figures import number, spoken
 from servicekit.bench.values import DECODE, FIGURES, PREFILL, TTFT, Figure, Prefix
-from servicekit.compare.figures import number, spoken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +75,11 @@ def _own(figure: Figure, side: EngineSide | None) -> float | None:
 
 def remarks(result: Result) -> list[str]:
     """Say what must be known to read the figures, a sentence each."""
+    return [*doubts(result), *_prefix(result)]
+
+
+def doubts(result: Result) -> list[str]:
+    """Say why the figures are worth less than others; nothing where that is not known of any."""
     found = []
     if not result.complete:
         found.append("interrupted: it holds what was measured until then")
@@ -87,7 +92,6 @@ def remarks(result: Result) -> list[str]:
     found += [f"skipped: {why}" for why in result.skipped]
     for case in result.cases:
         found += [f"{case.name}: {said}" for said in _about(case)]
-    found += _prefix(result)
     return found
 
 

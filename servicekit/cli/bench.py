@@ -299,7 +299,7 @@ class _Keeper:
     def ended(self, case: Case) -> None:
         """See `runner.Listener`."""
         from servicekit.bench.values import FIGURES
-        from servicekit.compare.figures import spoken
+        from servicekit.bench.figures import spoken
 
         said = [
             f"{figure.label} {spoken(found.median, figure.unit)}"

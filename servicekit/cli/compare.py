@@ -143,7 +143,7 @@ def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
 
 
 def _rows(section: Section) -> Iterator[tuple[str, ...]]:
-    from servicekit.compare.figures import percent, spread, worst
+    from servicekit.bench.figures import percent, spread, worst
 
     for row in section.rows:
         figure = row.figure

@@ -10,14 +10,14 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from servicekit.compare.figures import number
+from servicekit.bench.figures import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from servicekit.bench.figures import Whole
     from servicekit.bench.values import Figure
     from servicekit.compare.comparison import Comparison, Run, Section
-    from servicekit.compare.figures import Whole
 
 WIDTH: Final = 300
 """Pixels of the plot itself: with its labels, it fits a telephone."""

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from servicekit.bench.figures import WHOLES, Whole
+from servicekit.bench.report import doubts
 from servicekit.bench.values import FIGURES
-from servicekit.compare.figures import WHOLES, Whole
 from servicekit.compare.judgement import Judgement, judge, relative
 from servicekit.compare.matching import refuse_mismatch
 from servicekit.compare.traps import Trap, traps
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 MOST: Final = 8
 """Runs that one comparison takes: as many colours as people tell apart."""
-FOREIGN: Final = 0.05
-"""Part of a case's own prompts from which on others' disturbed it..."""
-FOREIGN_TOKENS: Final = 256
-"""...and the least of them that does: a watchdog's completions have some dozens each."""
 UNKNOWN: Final = {
     "kv_precision": ("the precision of the KV cache", "?"),
     "thinking": ("whether the model thinks", None),
@@ -45,7 +42,7 @@ class Run(NamedTuple):
     @property
     def marks(self) -> tuple[str, ...]:
         """Why its figures are worth less than others; empty where nothing is known."""
-        return tuple(_marks(self.result))
+        return tuple(doubts(self.result))
 
 
 class Value(NamedTuple):
@@ -129,34 +126,6 @@ def compared(results: Sequence[Result]) -> Comparison:
         traps=traps(results, letters),
         notes=tuple(_notes(runs)),
     )
-
-
-def _marks(result: Result) -> Iterator[str]:
-    if not result.verified:
-        known = result.standing.startswith("not verified")
-        yield result.standing if known else f"not verified: {result.standing}"
-    asked = sum(len(case.samples) for case in result.cases)
-    if not result.complete:
-        planned = sum(case.planned for case in result.cases)
-        yield f"interrupted: {asked:,} of {planned:,} requests were measured"
-    faults = [fault for case in result.cases for fault in case.faults]
-    if faults:
-        yield f"{len(faults):,} of {asked:,} requests failed, the first by: {faults[0]}"
-    for case in result.cases:
-        if case.cut_off:
-            within = f"within {case.conditions.max_tokens:,} tokens"
-            yield f"{case.cut_off:,} answers of {case.name} were not finished {within}"
-        ours = sum(sample.prompt_tokens or 0 for sample in case.samples)
-        # Of a case that was broken off, the engine has counted requests that left no sample.
-        whole = len(case.samples) == case.planned
-        if whole and case.foreign > max(FOREIGN * ours, FOREIGN_TOKENS):
-            yield f"somebody else asked during {case.name}: {case.foreign:,.0f} tokens of prompt"
-    if result.skipped:
-        yield f"not run: {'; '.join(result.skipped)}"
-    if result.unmatched:
-        yield f"not as the suite wants it: {', '.join(result.unmatched)}"
-    if result.degraded:
-        yield f"the service was degraded: {', '.join(result.degraded)}"
 
 
 def _sections(runs: Sequence[Run]) -> Iterator[Section]:

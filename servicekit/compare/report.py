@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from markupsafe import Markup
 
 from servicekit import __version__
+from servicekit.bench.figures import WHOLES, percent, spread, worst
 from servicekit.bench.values import FIGURES
 from servicekit.compare.charts import chart
 from servicekit.compare.drawing import drawn
-from servicekit.compare.figures import WHOLES, percent, spread, worst
 from servicekit.compare.judgement import CLOCK, ENOUGH, FEWEST, PRECISION, Verdict
 from servicekit.compare.words import MEANINGS, conditions_in_words, run_in_words, suite_in_words
 from servicekit.render import rendered
@@ -18,9 +18,9 @@ from servicekit.render import rendered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from servicekit.bench.figures import Whole
     from servicekit.bench.values import Figure
     from servicekit.compare.comparison import Comparison, Row, Value
-    from servicekit.compare.figures import Whole
 
 TEMPLATE: Final = "comparison.html.j2"
 SIGNS: Final = {

@@ -9,8 +9,8 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from servicekit.bench.figures import number, spoken
 from servicekit.bench.values import DECODE, DONE, FIGURES
-from servicekit.compare.figures import number, spoken
 from servicekit.compare.judgement import Verdict, judge
 from servicekit.compare.matching import both
 

@@ -104,7 +104,7 @@ B  20260131T120000Z-dflash-matched-32k
    sglang 0.5.23, RTX 5090, driver 590.2
    RadixArk/Qwen3.8-27B-NVFP4 with RadixArk/Qwen3.8-27B-DSpark
    KV pool 40,000 tokens, 32,768 asked for
-   not verified
+   unverified: not verified
 
 chat: 8,192 tokens of prompt, up to 256 of answer, 1 at once, context 32,768, KV fp8, cold prefix,
    thinking off, temperature 0, seed 0
@@ -301,7 +301,7 @@ def test_on_a_terminal_lines_are_wrapped_and_coloured(site: Site) -> None:
     assert process.wait(60) == 0
     lines = text.decode().replace("\r", "").splitlines()
     assert any("\x1b[31mworse" in line for line in lines)
-    assert any("\x1b[33m   not verified" in line for line in lines)
+    assert any("\x1b[33m   unverified: not verified" in line for line in lines)
     assert max(len(ESCAPE.sub("", line)) for line in lines) <= 100
 
 

@@ -10,11 +10,11 @@ import bench_results
 import pytest
 from tinyhtml5.parser import HTMLParser
 
+from servicekit.bench.figures import WHOLES
 from servicekit.bench.values import FIGURES, Suite
 from servicekit.compare.charts import chart, is_sweep
 from servicekit.compare.comparison import Comparison, compared
 from servicekit.compare.drawing import check_drawing, drawn
-from servicekit.compare.figures import WHOLES
 from servicekit.compare.report import page
 from servicekit.compare.words import MEANINGS
 from servicekit.errors import UserError
@@ -22,8 +22,8 @@ from servicekit.errors import UserError
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
+    from servicekit.bench.figures import Whole
     from servicekit.bench.values import Case, Figure
-    from servicekit.compare.figures import Whole
 
 SHOWN: tuple[Figure | Whole, ...] = (*FIGURES, *WHOLES)
 HOSTILE = '<script>alert("1")</script>'
