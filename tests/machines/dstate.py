@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FUSE = Path("/dev/fuse")
-INIT, GETATTR, ROOT_NODE = 26, 3, 1
+LOOKUP, GETATTR, INIT = 1, 3, 26
+ROOT_NODE = 1
 REQUEST = struct.Struct("<IIQQIIII")
 REPLY = struct.Struct("<IiQ")
 LARGEST_REQUEST = 1 << 20
@@ -43,7 +44,10 @@ def reply(opcode: int, node: int) -> bytes | None:
 
 
 def serve(mount_point: Path) -> None:
-    """Mount on `mount_point`, say so on stdout, and leave requests unanswered until killed."""
+    """Mount on `mount_point`, say so on stdout, and leave requests unanswered until killed.
+
+    Each request that is left is said, too: only from then on does SIGKILL not end who asked.
+    """
     mount_point.mkdir(parents=True, exist_ok=True)
     device = os.open(FUSE, os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
@@ -57,6 +61,8 @@ def serve(mount_point: Path) -> None:
         body = reply(opcode, node)
         if body is not None:
             os.write(device, REPLY.pack(REPLY.size + len(body), 0, unique) + body)
+        elif opcode == LOOKUP:
+            os.write(1, b"held\n")
 
 
 class Stuck:
@@ -82,6 +88,11 @@ class Stuck:
         assert self._server.stdout is not None
         assert self._server.stdout.readline() == b"mounted\n"
         self.path = Path(f"/proc/{self._server.pid}/root{folder}/stuck")
+
+    def wait(self) -> None:
+        """Wait until somebody is held."""
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == b"held\n"
 
     def release(self) -> None:
         """Let go of every process that is held: their look-ups fail, pending signals act."""

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +40,7 @@ from servicekit.watchdog.values import Process, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from machines.dstate import Stuck
 
@@ -143,12 +143,6 @@ def detached_of(engine: EngineProcess) -> int:
     """Wait for an engine that runs `DETACHES`; return the pid of what it detached."""
     words = said(engine, "leader", "detached").split()
     return int(words[words.index("detached") + 1])
-
-
-def asks_fuse(pid: int) -> bool:
-    """Tell whether a thread of a process waits for the answer of a FUSE server."""
-    waits = (Path(f"/proc/{pid}/task/{thread}/wchan").read_text() for thread in proc.threads(pid))
-    return "request_wait_answer" in waits
 
 
 def pids(processes: tuple[Process, ...]) -> set[int]:
@@ -478,7 +472,7 @@ print("up", flush=True)
 """
     engine = launch(program)
     said(engine, "up")
-    wait_until(lambda: asks_fuse(engine.pid), LIMIT, "a thread waits for an answer")
+    stuck.wait()
     engine.kill()
     wait_until(
         lambda: (stat := proc.stat(engine.pid)) is not None and stat.state == "Z",

@@ -202,6 +202,7 @@ def test_a_call_that_never_returns_stalls_nothing(driver: Driver, stuck: Stuck) 
         assert first.note == "a call into the NVIDIA driver has not returned for 0 s"
         assert child_of(gpus) == pid
         # Not even SIGKILL ends it, and nobody waits for that.
+        stuck.wait()
         os.kill(pid, 9)
         wait_until(lambda: (s := proc.stat(pid)) and s.state == "D", LIMIT, "it is stuck")
         assert (await gpus.look()).view is GpuView.UNRESPONSIVE
