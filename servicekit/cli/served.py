@@ -52,7 +52,7 @@ def _ended_as_by_hand() -> Iterator[None]:
         yield
     finally:
         for each, handler in before.items():
-            signal.signal(each, handler)
+            signal.signal(each, handler or signal.SIG_DFL)
 
 
 def plan_of_what_runs(
@@ -73,7 +73,8 @@ def plan_of_what_runs(
     if why:
         raise UserError(
             f'"{recipe.name}" cannot be {to}, since {why}',
-            hint=f"`servicekit install {recipe.name}`, then `servicekit restart {recipe.name}`",
+            hint=f"`servicekit diff {recipe.name}` shows what an install would change; install and "
+            f"`servicekit restart {recipe.name}`",
         )
     return plan
 

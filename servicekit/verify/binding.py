@@ -58,7 +58,7 @@ def outdated(plan: Plan, watchdog: int) -> str:
     file = Path(script.path)
     try:
         if file.read_text(encoding="utf-8", errors="replace") != script.text:
-            return "its profile has changed since it was installed"
+            return "its wrapper is not what an install would write now"
         began = _began(watchdog)
         for path, what in ((file, "its files"), (Path(plan.host.executable), "its engine")):
             if path.stat().st_mtime > began + CLOCKS:

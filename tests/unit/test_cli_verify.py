@@ -165,7 +165,7 @@ def test_what_was_started_otherwise_is_not_verified(host: Host) -> None:
         assert "servicekit --user restart here" in done.err
 
     host.profile("port = 18009")
-    refused("its profile has changed since it was installed")
+    refused("its wrapper is not what an install would write now")
     host.profile()
     host.age(host.engine, seconds=-60)
     refused("its engine changed after it was started")
