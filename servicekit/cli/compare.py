@@ -71,7 +71,8 @@ def compare(
 ) -> None:
     """Compare benchmarks that match, and name the traps.
 
-    A profile stands for its latest complete run of the suite. Every run is compared with the first.
+    A profile stands for its latest complete run of the suite, PROFILE~1 for the one before that.
+    Every run is compared with the first.
     Only what was measured in the same way is: the same suite and version, context, concurrency, KV
     precision and prefix; otherwise one line says what differs, and the exit code is 1. A difference
     that the spread of the samples explains is none. A trap is what looks like progress alone: a

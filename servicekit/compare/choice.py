@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from servicekit.bench.store import load, texts
 from servicekit.bench.values import Result, ResultError
@@ -12,14 +14,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
+_BACK: Final = re.compile(r"(?P<profile>[^~]+)~(?P<back>[0-9]{1,3})")
+
 
 def chosen(
     named: Sequence[str], suite: str | None, states: Path, profiles: Collection[str]
 ) -> tuple[Result, ...]:
     """Read what is `named`, below `states` or as a file.
 
-    One of `profiles` is its latest complete run of `suite`; without one, of the suite of what is
-    named before it. Raises `UserError` for what is not there, or is no result.
+    A profile is its latest complete run of `suite`, without one of the suite of what is named
+    before it; `PROFILE~1` is the one before that, and so on. Raises `UserError` for what is not
+    there, or is no result. `profiles` are those that exist, whether they have runs or not.
     """
     return tuple(_chosen(named, suite, states, profiles))
 
@@ -29,21 +34,28 @@ def _chosen(
 ) -> Iterator[Result]:
     stored = texts(states)
     for name in named:
-        found = _latest(name, suite, stored)
-        if found is None and name in profiles:
-            of_suite = f' of suite "{suite}"' if suite else ""
-            option = f" --suite {suite}" if suite else ""
-            raise UserError(
-                f'profile "{name}" has no complete run{of_suite}',
-                hint=f"`servicekit bench {name}{option}` makes one",
-            )
+        match = _BACK.fullmatch(name)
+        profile, back = (match["profile"], int(match["back"])) if match else (name, 0)
+        found = next(islice(_complete(profile, suite, stored), back, None), None)
+        if found is None and profile in profiles:
+            raise _lacking(profile, suite, back)
         found = found or load(name, states)
         suite = suite or found.suite.name
         yield found
 
 
-def _latest(profile: str, suite: str | None, stored: dict[str, str]) -> Result | None:
-    """Give the profile's latest complete run of `suite`, or of any; passes over broken files."""
+def _lacking(profile: str, suite: str | None, back: int) -> UserError:
+    of_suite, option = (f' of suite "{suite}"', f" --suite {suite}") if suite else ("", "")
+    before = f" {back} before its latest" if back else ""
+    hint = f"`servicekit bench {profile}{option}` makes one"
+    return UserError(f'profile "{profile}" has no complete run{of_suite}{before}', hint=hint)
+
+
+def _complete(profile: str, suite: str | None, stored: dict[str, str]) -> Iterator[Result]:
+    """Give the profile's complete runs of `suite`, or of any, the latest first.
+
+    Files that are no result are passed over.
+    """
     for name in reversed(stored):
         if f"-{profile}-" in name:
             try:
@@ -51,5 +63,4 @@ def _latest(profile: str, suite: str | None, stored: dict[str, str]) -> Result |
             except ResultError:
                 continue
             if found.profile == profile and found.complete and suite in {None, found.suite.name}:
-                return found
-    return None
+                yield found

@@ -149,6 +149,19 @@ def test_a_profile_is_its_latest_complete_run(site: Site) -> None:
     assert site.names(old.name, cut.name, "dflash") == [old.name, cut.name, other.name]
 
 
+def test_earlier_runs_of_a_profile_are_counted_back(site: Site) -> None:
+    """What changed since the last time needs no name to be copied."""
+    runs = [site.keep("dspark", hour) for hour in (8, 9, 10)]
+    site.keep("dspark", 11, complete=False)
+    assert site.names("dspark~1", "dspark") == [runs[1].name, runs[2].name]
+    assert site.names("dspark~2", "dspark~0") == [runs[0].name, runs[2].name]
+    assert site.refused("dspark", "dspark~3") == (
+        'profile "dspark" has no complete run of suite "matched-32k" 3 before its latest; '
+        "`servicekit bench dspark --suite matched-32k` makes one"
+    )
+    assert site.refused("nobody~1", "dspark").startswith('there is no run "nobody~1"')
+
+
 def test_a_profile_is_known_by_its_runs(site: Site) -> None:
     """It need not be installed or known here, and one is not taken for another."""
     gone, longer = site.keep("gone"), site.keep("gone-since", 13)
