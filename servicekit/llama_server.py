@@ -166,6 +166,16 @@ def _api_keys(options: argparse.Namespace) -> list[str]:
     return keys
 
 
+def _template(options: argparse.Namespace) -> str:
+    file = Path(options.chat_template_file)
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "no UTF-8 text"
+        message = f'the chat template "{file}" cannot be read: {reason}'
+        raise UserError(message) from None
+
+
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -202,7 +212,7 @@ def serve(options: argparse.Namespace) -> NoReturn:
     params.endpoint_slots = options.slots
     params.use_jinja = options.jinja
     if options.chat_template_file:
-        params.chat_template = Path(options.chat_template_file).read_text(encoding="utf-8")
+        params.chat_template = _template(options)
     params.offline = options.offline
     params.api_keys = _api_keys(options)
 
@@ -233,7 +243,7 @@ def main() -> NoReturn:
     options = parse(sys.argv[1:])
     try:
         serve(options)
-    except (UserError, OSError, UnicodeError) as error:
+    except (UserError, OSError) as error:
         _say(f"error: {error}")
         sys.exit(1)
 

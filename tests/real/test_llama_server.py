@@ -161,6 +161,17 @@ def test_broken_model_is_exit_1(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.llama
+def test_template_that_cannot_be_read_is_exit_1(tmp_path: Path) -> None:
+    """A chat template that is not there, or is no text, is one line that names it."""
+    file = tmp_path / "chat.jinja"
+    argv = ("--model", MODEL, "--chat-template-file", str(file))
+    begin = f'error: the chat template "{file}" cannot be read: '
+    assert refusal(*argv) == (1, f"{begin}no such file or directory\n")
+    file.write_bytes(b"\xff")
+    assert refusal(*argv) == (1, f"{begin}no UTF-8 text\n")
+
+
 @pytest.mark.parametrize(
     ("argv", "line"),
     [
