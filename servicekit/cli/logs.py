@@ -13,21 +13,25 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery, Manager
 
 
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing lines.")]
+Lines = Annotated[
+    int | None,
+    typer.Option("--lines", "-n", min=1, metavar="N", help="Newest lines to show; 100."),
+]
+Since = Annotated[
+    str, typer.Option("--since", metavar="TIME", help='Such as "-1h" or "2026-01-31 12:00".')
+]
+Priority = Annotated[str, typer.Option("--priority", "-p", metavar="LEVEL", help='Such as "err".')]
+
+
 def logs(
     ctx: typer.Context,
     profile: ProfileName,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on showing lines.")] = False,
-    lines: Annotated[
-        int | None,
-        typer.Option("--lines", "-n", min=1, metavar="N", help="Newest lines to show; 100."),
-    ] = None,
-    since: Annotated[
-        str, typer.Option("--since", metavar="TIME", help='Such as "-1h" or "2026-01-31 12:00".')
-    ] = "",
-    priority: Annotated[
-        str, typer.Option("--priority", "-p", metavar="LEVEL", help='Such as "err".')
-    ] = "",
+    follow: Follow = False,
+    lines: Lines = None,
+    since: Since = "",
+    priority: Priority = "",
     run: Annotated[
         str, typer.Option("--run", metavar="ID", help="Of one run, as `history --json` names it.")
     ] = "",
@@ -41,11 +45,27 @@ def logs(
     This is journalctl under systemd. Under Supervisor it is the log file, in which the engine's
     lines carry no time of ours: --since shows what can be as new as that.
     """
+    found = session(ctx, user=user).installed(profile)
+    query = query_of(
+        follow=follow, lines=lines, since=since, priority=priority, run=run, cause=cause
+    )
+    show(found.manager, found.unit, query)
+
+
+def query_of(
+    *,
+    follow: bool,
+    lines: int | None,
+    since: str,
+    priority: str,
+    run: str = "",
+    cause: str = "",
+) -> LogQuery:
+    """What the command line asks for: the newest lines, unless it says which."""
     from servicekit.managers import LogQuery
 
-    found = session(ctx, user=user).installed(profile)
     narrowed = bool(since or run or cause)
-    query = LogQuery(
+    return LogQuery(
         follow=follow,
         lines=lines if lines is not None or narrowed else LogQuery().lines,
         since=since,
@@ -53,7 +73,6 @@ def logs(
         run=run,
         cause=cause,
     )
-    show(found.manager, found.unit, query)
 
 
 def show(manager: Manager, unit: str, query: LogQuery) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from servicekit.managers import LogQuery
 
-OURS: Final = re.compile(rb"time=(?P<time>\S+) level=(?P<level>\w+) .* run=\S+$")
+OURS: Final = re.compile(rb"time=(?P<time>\S+) level=(?P<level>\w+) .* (?:run|tunnel)=\S+$")
 """A line of a service's own, as `servicekit.log` writes it where there is no journal."""
 LEVELS: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 """What `journalctl --priority` takes, by number."""

@@ -220,6 +220,38 @@ def test_a_tunnel_lives_through_everything_under_systemd(fresh_machine: Machine)
 
 
 @pytest.mark.systemd
+def test_a_tunnel_obeys_orders_and_shows_its_log(fresh_machine: Machine) -> None:
+    """It is stopped, started and read as a profile's service is."""
+    machine = fresh_machine
+    machine.boot()
+    server = Server(machine)
+    new = (*INSTALL, *SERVER, "--fingerprint", server.fingerprint)
+    server.authorize(machine.run(*new).stdout)
+
+    def order(verb: str) -> str:
+        done = machine.run("servicekit", "tunnel", verb, "home")
+        return done.stdout + done.stderr
+
+    assert "home: up after" in order("start")
+    assert "is up already" in order("start")
+    pid = machine.show(UNIT, "MainPID")
+    assert "home: up after" in order("restart")
+    assert machine.show(UNIT, "MainPID") != pid
+    assert order("stop") == "home: stopped\n"
+    assert status(machine)["state"] == "stopped"
+    log = machine.run("servicekit", "tunnel", "logs", "home", "--since", "-1h").stdout
+    assert log.count("up: 127.0.0.1:18000 here is") >= 2
+
+    server.authorize("restrict,nothing\n")
+    refused = machine.run("servicekit", "tunnel", "start", "home", check=False)
+    assert refused.returncode == 1
+    assert "  remedy: add the line that" in refused.stdout
+    grave = machine.run("servicekit", "tunnel", "logs", "home", "-p", "err").stdout
+    assert "does not let" in grave
+    assert "up: " not in grave
+
+
+@pytest.mark.systemd
 def test_a_server_that_is_silent_does_not_hold_the_boot(fresh_machine: Machine) -> None:
     """The boot is over before a tunnel connects, which takes as long as its server likes."""
     machine = fresh_machine
@@ -346,6 +378,16 @@ def test_from_install_to_uninstall_under_supervisord(supervisord: Supervisor, ss
     assert found["cause"] in {"lost", "unreachable"}
     sshd.start()
     wait_until(lambda: state() == "up", LIMIT, "it is up again")
+
+    assert run("stop", "home") == "home: stopped\n"
+    assert supervisord.state(program) == "STOPPED"
+    assert "home: up after" in run("restart", "home")
+    log = run("logs", "home", "--since", "-1h", "-p", "notice")
+    assert "up: " in log
+    assert "level=info" not in log
+    sshd.kill()
+    wait_until(lambda: state() == "waiting", LIMIT, "it holds off")
+    assert "  it is tried again, for ever" in run("start", "home", code=1)
 
     run("uninstall", "home")
     assert supervisord.state(program) == "ERROR"

@@ -15,7 +15,8 @@ from servicekit.tunnel import keys
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUBVERBS = ("install", "uninstall", "status", "list", "run")
+ORDERS = ("start", "stop", "restart", "logs")
+SUBVERBS = ("install", "uninstall", *ORDERS, "status", "list", "run")
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def test_nothing_is_installed(site: tuple[str | Path, ...]) -> None:
     assert "no tunnel is installed; `servicekit --user tunnel install NAME --to" in done.err
     assert json.loads(said(*site, "status", "--json")) == []
     assert 'tunnel "home" is not installed' in refused(*site, "status", "home")
-    assert 'tunnel "home" is not installed' in refused(*site, "uninstall", "home")
+    for verb in (*ORDERS, "uninstall"):
+        assert 'tunnel "home" is not installed' in refused(*site, verb, "home")
     assert 'tunnel "home" is not installed' in refused(*site, "run", "home", code=78)
 
 

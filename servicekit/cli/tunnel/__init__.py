@@ -6,6 +6,7 @@ import typer
 
 from servicekit.cli.session import ForUser, session
 from servicekit.cli.tunnel.common import TunnelName
+from servicekit.cli.tunnel.control import logs, restart, start, stop
 from servicekit.cli.tunnel.install import install, uninstall
 from servicekit.cli.tunnel.status import list_tunnels, status
 
@@ -19,7 +20,11 @@ app = typer.Typer(
 
 app.command("install")(install)
 app.command("uninstall")(uninstall)
+app.command("start")(start)
+app.command("stop")(stop)
+app.command("restart")(restart)
 app.command("status")(status)
+app.command("logs")(logs)
 app.command("list")(list_tunnels)
 
 

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servicekit.cli.install import DryRun, tell_changes
-from servicekit.cli.output import duration, note, ours, paint, warn
+from servicekit.cli.output import note, warn
 from servicekit.cli.session import ForManager, ForUser, session
-from servicekit.cli.tunnel.common import TunnelName, installed, published
+from servicekit.cli.tunnel.common import TunnelName, installed
+from servicekit.cli.tunnel.control import Service
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from servicekit.cli.session import Session
-    from servicekit.managers import Manager, Seen
     from servicekit.tree import Tree
     from servicekit.tunnel.installation import Proposal
     from servicekit.tunnel.keys import KeyPair
     from servicekit.tunnel.values import HostKey, Tunnel
-
-LOOK: Final = 0.1
-"""Seconds between looks at a tunnel that is starting."""
-UP_WITHIN: Final = 5.0
-"""Seconds within which a manager must have taken up an order to start."""
 
 
 def install(
@@ -123,10 +117,13 @@ def install(
     tell_changes(proposal.changes)
     _warn(proposal)
     _tell_server(order.tunnel, order.pair)
-    if now:
-        _start(mine, proposal, runs)
-    elif proposal.acts and _seen(runs, tunnel).is_up:
-        note(f"it runs as it was before; `servicekit tunnel install {name} --now` starts it anew")
+    service = Service(mine, name, runs)
+    if now and service.is_up and not proposal.acts:
+        note(f'"{name}" is up already')
+    elif now:
+        service.start_anew()
+    elif proposal.acts and runs.look([tunnel.unit])[tunnel.unit].is_up:
+        note(f"it runs as it was before; `servicekit tunnel restart {name}` takes the new files")
 
 
 def uninstall(
@@ -292,45 +289,3 @@ def _tell_server(tunnel: Tunnel, pair: KeyPair) -> None:
         typer.echo("\nAnd these lines belong into its /etc/ssh/sshd_config:\n")
         typer.echo(SERVER_ADVICE)
     typer.echo(f"\n{tunnel.way}. `servicekit tunnel status {tunnel.name}` looks through it.")
-
-
-def _seen(manager: Manager, tunnel: Tunnel) -> Seen:
-    return manager.look([tunnel.unit])[tunnel.unit]
-
-
-def _start(mine: Session, proposal: Proposal, manager: Manager) -> None:
-    """Start it, or start it anew where it runs with other files, and see what becomes of it."""
-    from servicekit.tree import Tree
-    from servicekit.tunnel.installation import STOP_LIMIT, forget
-
-    tunnel = proposal.order.tunnel
-    state = published(mine, tunnel.name)
-    if not proposal.acts and state is not None and state.is_alive and state.phase == "up":
-        note(f'"{tunnel.name}" is up already')
-        return
-    manager.stop(tunnel.unit, limit=STOP_LIMIT)
-    # Earlier faults are forgiven: whoever starts it has mended them.
-    forget(Tree(), mine.places, tunnel.name)
-    manager.start(tunnel.unit)
-    _follow(mine, tunnel, manager)
-
-
-def _follow(mine: Session, tunnel: Tunnel, manager: Manager) -> None:
-    began = time.monotonic()
-    while True:
-        passed = time.monotonic() - began
-        state = published(mine, tunnel.name)
-        if state is not None and state.phase == "up" and state.is_alive:
-            typer.echo(f"{tunnel.name}: {paint('up')} after {duration(passed)}")
-            return
-        if state is not None and state.code:
-            typer.echo(f"{tunnel.name}: {paint('down')}: {state.why}")
-            if state.remedy:
-                typer.echo(f"  remedy: {ours(state.remedy)}")
-            if state.faults:
-                typer.echo("  it is tried again, for ever")
-            raise typer.Exit(1)
-        if passed > UP_WITHIN and not _seen(manager, tunnel).is_up:
-            typer.echo(f"{tunnel.name}: {paint('down')}: its service could not begin")
-            raise typer.Exit(1)
-        time.sleep(LOOK)
