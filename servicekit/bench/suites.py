@@ -12,7 +12,7 @@ import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,6 +24,8 @@ from servicekit.values import NAME, matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+T = TypeVar("T")
 
 SHARE: Final = 0.75
 """Part of what one request can use that a prompt takes which may be shorter than the suite says."""
@@ -39,6 +41,12 @@ def _pattern(text: str) -> str:
     except re.error as error:
         raise ValueError(f"is no regular expression: {error}") from None
     return text
+
+
+def _some(values: tuple[T, ...]) -> tuple[T, ...]:
+    if not values:
+        raise ValueError("must not be empty")
+    return values
 
 
 class _Data(BaseModel):
@@ -64,9 +72,9 @@ class CaseData(_Data):
     thinking: bool = False
     prefix: Prefix = Prefix.COLD
     requests: Annotated[int, Field(ge=1, le=10_000)]
-    concurrency: Annotated[tuple[Annotated[int, Field(ge=1, le=256)], ...], Field(min_length=1)] = (
-        1,
-    )
+    concurrency: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=256)], ...], AfterValidator(_some)
+    ] = (1,)
 
 
 class SuiteData(_Data):
@@ -81,7 +89,7 @@ class SuiteData(_Data):
     """Type of the KV cache that they must have."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
     seed: int = 1
-    cases: Annotated[tuple[CaseData, ...], Field(min_length=1)]
+    cases: Annotated[tuple[CaseData, ...], AfterValidator(_some)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.output import as_json, duration, note, table, warn
-from servicekit.cli.served import client_of, served, tells_thinking
+from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking
 from servicekit.cli.session import AsJson, ForUser, OneProfile, session
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from servicekit.bench.suites import Loaded, Planned, Setting
     from servicekit.bench.values import Case, Result, Sample
-    from servicekit.cli.session import Session
+    from servicekit.cli.session import Installed, Session
     from servicekit.plan import Plan
     from servicekit.profile import Profile
     from servicekit.status import Status
@@ -75,8 +75,9 @@ def bench(
 
     run = _Run(mine, profile, suite)
     run.refuse(anyway=anyway)
-    with served(mine, mine.installed(profile), to="measured") as now:
-        run.refuse_pool(now, anyway=anyway)
+    found = mine.installed(profile)
+    with served(mine, found, to="measured") as now:
+        run.refuse_running(found, now, anyway=anyway)
         result = run.measured(now)
     if json:
         told = result.model_dump(mode="json")
@@ -96,11 +97,13 @@ class _Run:
 
     def __init__(self, mine: Session, profile: str, suite: str) -> None:
         from servicekit.bench.suites import load
+        from servicekit.cli.forecast import plan_of
 
         self._mine = mine
         self._loaded: Loaded = load(suite)
         mine.manifest(profile)  # what is not installed is said to be so, before all else
         self._recipe: Profile = mine.profile(profile)
+        self._plan: Plan = plan_of(mine, self._recipe)
         self._setting = self._setting_of(effective=None)
         self._standing = ""
         self.interrupted = False
@@ -108,12 +111,11 @@ class _Run:
     def _setting_of(self, effective: int | None) -> Setting:
         from servicekit.bench.precision import kv_precision
         from servicekit.bench.suites import Setting
-        from servicekit.cli.forecast import local_model, plan_of
+        from servicekit.cli.forecast import local_model
         from servicekit.engines import engine
         from servicekit.values import EngineName
 
         recipe = self._recipe
-        self._plan: Plan = plan_of(self._mine, recipe)
         context = recipe.context.requested
         return Setting(
             context=context,
@@ -143,8 +145,9 @@ class _Run:
     def _verified(self) -> bool:
         return self._standing.startswith("verified")
 
-    def refuse_pool(self, now: Status, *, anyway: bool) -> None:
-        """Refuse a service that runs and holds less than the suite wants."""
+    def refuse_running(self, found: Installed, now: Status, *, anyway: bool) -> None:
+        """Refuse what runs otherwise than the profile says, or holds less than the suite wants."""
+        self._plan = plan_of_what_runs(self._mine, found, self._recipe, now, to="measured")
         self._setting = self._setting_of(now.context.get("effective"))
         self._refuse_unmatched(anyway=anyway)
 

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from machines.driver import CARD
-from machines.scripted import completion, scripted
-from unit.cli_runs import Ran, invoke
-from unit.fake_supervisord import FakeSupervisord
-from unit.sound_model import CONTEXT, sound, spoken, words
+from machines.scripted import completion
+from unit.running_host import SECRET, Host
+from unit.sound_model import CONTEXT, sound, words
 
-from servicekit import proc
-from servicekit.engines import engine
-from servicekit.hubcache import Repository
-from servicekit.values import EngineName
 from servicekit.verify.gates import GATES
-from servicekit.watchdog.publish import State, write_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from machines.driver import Driver
-    from unit.sound_model import Answer, Model
+    from unit.sound_model import Answer
 
 
 @pytest.fixture
