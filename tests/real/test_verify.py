@@ -1,4 +1,4 @@
-"""A real model through the gates, from the command line, under a real supervisord."""
+"""A real model through the gates, from the command line, under both managers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(900)]
 
 LIMIT = 800
-"""Seconds for one command; on two cores with nothing else to do the longest takes twenty."""
-
-
+"""Seconds for one command; on two cores with nothing else to do the longest takes a minute."""
 PATIENT = """
 [probe]
 deadline = 60
