@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import beside, diagnosis, own
+from benchmarks import beside, diagnosis, measuring, own
 from benchmarks.machinery import Machinery
 from benchmarks.table import as_json, render
 
@@ -24,6 +24,7 @@ MEASUREMENTS: Final[Mapping[str, Callable[[Machinery], Iterator[Row]]]] = {
     "idle": own.measure_idle,
     "beside": beside.measure,
     "logs": diagnosis.measure,
+    "measuring": measuring.measure,
 }
 
 
