@@ -148,7 +148,7 @@ def _bars(comparison: Comparison, values: dict[str, Any]) -> dict[str, Any]:
             "row": {
                 "field": "case",
                 "type": "nominal",
-                "sort": None,
+                "sort": [section.case for section in comparison.sections],
                 "header": {"title": None, "labelOrient": "top", "labelAnchor": "start"},
             }
         },

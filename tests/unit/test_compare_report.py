@@ -249,6 +249,12 @@ def test_axes_are_honest(comparison: Comparison, figure: Figure | Whole) -> None
         assert 0 <= point["low"] <= point["value"] <= point["high"]
 
 
+def test_cases_stay_in_the_order_of_their_suite() -> None:
+    """They are neither sorted by name nor by anything else."""
+    (svg,) = drawn([chart(FIGURES[0], two("prompt-8k", "chat", "prompt-30k")).spec])
+    assert re.findall(">(prompt-8k|chat|prompt-30k)<", svg) == ["prompt-8k", "chat", "prompt-30k"]
+
+
 def test_a_whisker_is_one_standard_deviation() -> None:
     """Of what has no spread there is none."""
     comparison = two()
