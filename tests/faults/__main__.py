@@ -44,7 +44,7 @@ that the row makes no sense under that one. *Detected after* counts from the inj
 launch where the fault is there from the start. *New process after* counts from the fault to the
 next engine's process, and contains all the proof that nothing of the old one is left; up to six
 rows are played at a time on {cores} cores, which it shows. *Left behind* is what is found of
-processes, port and shared memory when the row is over.
+processes, and so of the VRAM that they hold, of port and shared memory when the row is over.
 
 All rows have a profile with short bounds, where they do not say otherwise: a completion every 1 s,
 1.5 s to answer it, a hang after 3 s without progress, a start given up after 4 s without progress.

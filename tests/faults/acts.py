@@ -68,9 +68,9 @@ def kill_watchdog_that_looked(stage: Stage) -> None:
 
 
 def kill_two_watchdogs(stage: Stage) -> None:
-    """Kill the watchdog, and the next one, too, once it has an engine."""
+    """Kill the watchdog, and the next one, too, once it is ready."""
     stage.send(stage.watchdog_pid, "KILL")
-    stage.wait(lambda: len(stage.records(Kind.LAUNCHED)) > 1, READY_LIMIT, "there is a second run")
+    stage.wait_ready(2)
     stage.now()
     stage.send(stage.watchdog_pid, "KILL")
 

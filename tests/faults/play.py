@@ -66,7 +66,10 @@ def play(row: Row, stage: Stage) -> Outcome:
 def _inject(row: Row, stage: Stage) -> None:
     if row.act is None:
         stage.wait(
-            lambda: stage.records(Kind.LAUNCHED, Kind.FAULT) or stage.is_over(),
+            lambda: (
+                stage.records(Kind.LAUNCHED, Kind.FAULT)
+                or (stage.records(Kind.STARTED) and stage.is_over())
+            ),
             READY_LIMIT,
             "an engine was launched",
         )
