@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,8 @@ class Order:
     force: bool = False
     gpus: tuple[str, ...] = ()
     """Names of the profile's GPUs: those that it uses itself, and others that they are known by."""
+    uuids: tuple[str, ...] = ()
+    """UUIDs of the profile's GPUs, in its order, where the driver told all of them."""
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
 
@@ -110,6 +112,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
         files=record(made, own),
         directories=inherited((artifact.path for artifact in wanted), others),
         kv_tokens=order.kv_tokens,
+        uuids=order.uuids,
         kv_precision_accepted=profile.kv_precision_accepted,
     )
     return Proposal(
@@ -125,7 +128,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
 
 def look_around(order: Order, tree: Tree) -> Survey:
     """Find what `order` needs on the host, or in the image."""
-    return survey(
+    found = survey(
         order.profile,
         order.places,
         command=order.command,
@@ -135,6 +138,7 @@ def look_around(order: Order, tree: Tree) -> Survey:
         path=order.path,
         root=Path(tree.root),
     )
+    return replace(found, host=replace(found.host, uuids=order.uuids))
 
 
 def directories(order: Order) -> Iterable[Directory]:

@@ -81,6 +81,8 @@ class Manifest:
     """Directories that did not exist before, outermost first."""
     kv_tokens: int | None = None
     """Tokens that the memory plan saw in the pool; `None` where the GPU could not be asked."""
+    uuids: tuple[str, ...] = ()
+    """UUIDs of the profile's GPUs, in its order; none where the driver did not tell them all."""
     kv_precision_accepted: str | None = None
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
 
@@ -138,6 +140,7 @@ def from_json(text: str, *, where: str) -> Manifest:
             ),
             directories=tuple(map(PurePosixPath, data["directories"])),
             kv_tokens=data.get("kv_tokens"),
+            uuids=tuple(data.get("uuids", ())),
             kv_precision_accepted=data.get("kv_precision_accepted"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

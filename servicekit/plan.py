@@ -14,7 +14,7 @@ from servicekit.hubcache import cache_directory
 from servicekit.places import Scope
 from servicekit.profile import parse, variable_of
 from servicekit.quoting import Reference
-from servicekit.values import PLACEHOLDER
+from servicekit.values import PLACEHOLDER, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
+_MOST_BY_UUID: Final = {EngineName.VLLM: 0, EngineName.SGLANG: 1}
+"""With how many GPUs an engine leaves `CUDA_VISIBLE_DEVICES` to CUDA alone. vLLM takes it for
+numbers in many versions (vllm#20939), and SGLang where several GPUs reduce among themselves."""
 _CONTEXT_OPTIONS: Final = ("context-length", "max-total-tokens")
 """Options that bound the context: who lowers one by the environment asks for that much."""
 
@@ -45,6 +48,8 @@ class Host:
     """Account of a system service; `None` for user services, and where Supervisor keeps its own."""
     rivals: tuple[str, ...] = ()
     """Installed profiles that share a GPU or the port with this one, by name."""
+    uuids: tuple[str, ...] = ()
+    """The profile's GPUs in its order, where the driver told all of their UUIDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +101,7 @@ def make_plan(profile: Profile, host: Host) -> Plan:
         **{name: (value,) for name, value in adapter.environment(profile)},
         # CUDA numbers the fastest GPU 0 unless told to number them as the driver does.
         "CUDA_DEVICE_ORDER": ("PCI_BUS_ID",),
-        "CUDA_VISIBLE_DEVICES": (",".join(profile.gpus),),
+        "CUDA_VISIBLE_DEVICES": (",".join(_visible(profile, host)),),
     }
     if profile.service.network == "loopback":
         environment["HF_HUB_OFFLINE"] = ("1",)
@@ -112,6 +117,12 @@ def make_plan(profile: Profile, host: Host) -> Plan:
         words=((host.executable,), *(_filled(word, values) for word in adapter.words(concrete))),
         watchdog=(*host.servicekit, "watch", profile.name),
     )
+
+
+def _visible(profile: Profile, host: Host) -> tuple[str, ...]:
+    """Names of the GPUs that the engine sees; a UUID still means the same one in another slot."""
+    by_uuid = len(host.uuids) <= _MOST_BY_UUID.get(profile.engine, len(host.uuids))
+    return host.uuids if host.uuids and by_uuid else profile.gpus
 
 
 def apply_tunables(profile: Profile, environment: Mapping[str, str]) -> Profile:

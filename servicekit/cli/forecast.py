@@ -90,6 +90,8 @@ class Found(NamedTuple):
     """Everything that they are called: indices and UUIDs."""
     capability: str | None = None
     """Compute capability of the first, such as "12.0"."""
+    uuids: tuple[str, ...] = ()
+    """UUIDs in the order that was asked in, where all are known and mean the same to CUDA."""
 
 
 def ask_gpus(names: Sequence[str]) -> Found:
@@ -97,6 +99,7 @@ def ask_gpus(names: Sequence[str]) -> Found:
     import asyncio
 
     from servicekit.memory.units import MIB
+    from servicekit.watchdog.evidence import on_wsl
 
     if not names:
         return Found(None, ())
@@ -111,7 +114,9 @@ def ask_gpus(names: Sequence[str]) -> Found:
     aliases = {alias for index, device in known.values() for alias in (index, device.uuid)}
     capability = next((device.capability for _, device in known.values()), None)
     memory = min(totals) * MIB if totals else None
-    return Found(memory, tuple(sorted({*names, *aliases})), capability)
+    # What CUDA under WSL makes of a UUID was not tried.
+    uuids = () if {*names} - {*known} or on_wsl() else tuple(known[n][1].uuid for n in names)
+    return Found(memory, tuple(sorted({*names, *aliases})), capability, uuids)
 
 
 async def _devices() -> tuple[Device, ...]:

@@ -188,6 +188,7 @@ class _Work:
             order = replace(
                 order,
                 gpus=found.names or order.gpus,
+                uuids=found.uuids or order.uuids,
                 kv_tokens=budget.kv_tokens if budget is not None else None,
             )
         with turn(self.tree, order.places) as held:
@@ -320,13 +321,15 @@ def order_of(
 
     own = manifests(tree, mine.places).get(profile.name)
     user_name = user_name or (own.user_name if own is not None else None)
+    known = own is not None and {*profile.gpus} <= {*own.gpus}
     return Order(
         profile=profile,
         places=mine.places,
         manager=manager,
         user=_account(mine, profile, manager, user_name),
         user_name=user_name,
-        gpus=own.gpus if own is not None and {*profile.gpus} <= {*own.gpus} else profile.gpus,
+        gpus=own.gpus if own is not None and known else profile.gpus,
+        uuids=own.uuids if own is not None and known else (),
         command=mine.command(),
         path=os.environ.get("PATH", os.defpath),
         enable=enable,

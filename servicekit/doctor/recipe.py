@@ -107,6 +107,12 @@ def gpu(subject: Subject) -> Answer:
             f"GPU {', '.join(absent)} is not here: there is {there}",
             "name one of them in gpus in the profile",
         )
+    here = tuple(device.uuid for device in devices.values() if device is not None)
+    if subject.plan.host.uuids not in {(), here}:
+        return fail(
+            f"GPU {', '.join(wanted)} is another one than when it was installed",
+            f"`servicekit install {_name(subject)}` takes the one that is here",
+        )
     least = subject.profile.watch.vram_minimum
     for name, device in devices.items():
         if device is not None and device.total is not None and device.total < least:

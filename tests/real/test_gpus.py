@@ -158,8 +158,8 @@ def test_two_profiles_on_two_gpus_run_side_by_side(host: Host) -> None:
 
     for name in ("left", "right"):
         assert f"{name}: ready after" in host.run("start", name)
-    assert host.environment("left")["CUDA_VISIBLE_DEVICES"] == "0"
-    assert host.environment("right")["CUDA_VISIBLE_DEVICES"] == "1"
+    assert host.environment("left")["CUDA_VISIBLE_DEVICES"] == "GPU-11111111"
+    assert host.environment("right")["CUDA_VISIBLE_DEVICES"] == "GPU-22222222"
     for name in ("left", "right"):
         first = host.state(name)
         assert first is not None

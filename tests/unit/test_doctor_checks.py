@@ -43,6 +43,7 @@ from servicekit.wsl.conf import Key
 
 if TYPE_CHECKING:
     from servicekit.doctor.view import Host
+    from servicekit.plan import Plan
 
 USER: Final = Scope.USER
 NOT_SEEN: Final = Unseen("only root may look there")
@@ -264,6 +265,12 @@ def test_memory_without_a_figure_is_the_cards() -> None:
     assert said(host(held=held, gpu=device(used=9000)), "gpu-memory")[0] == "warn"
 
 
+def installed_on(*uuids: str) -> Plan:
+    """The plan of an install on a host with these GPUs."""
+    plan = subject().plan
+    return replace(plan, host=replace(plan.host, uuids=uuids))
+
+
 HUB: Final = Need("model", "a/b")
 LACK: Final = Lack(HUB, 'the model "a/b" is not in /var/cache', size=20 * GIB)
 FETCH: Final = "`servicekit fetch balanced`"
@@ -312,6 +319,9 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("gpus", {"gpu": device(total=8192)}, "fail", "has 8192 MiB"),
         ("gpus", {"gpu": device(total=None)}, "ok", "RTX 5090"),
         ("gpus", {"name": "demo"}, "skip", "it needs none"),
+        ("gpus", {"plan": installed_on("GPU-11111111")}, "ok", "RTX 5090"),
+        ("gpus", {"plan": installed_on("GPU-22222222")}, "fail",
+         "is another one than when it was installed; `servicekit install balanced` takes"),
         # CUDA
         ("cuda", {}, "ok", "built for CUDA 12.9, and the driver serves up to 13.0"),
         ("cuda", {"engine": Installed("/x", PACKAGES, "12.6")}, "fail",

@@ -125,6 +125,24 @@ def test_gpus_are_numbered_as_the_driver_numbers_them() -> None:
     assert dict(plan(small(gpus=[])).environment)["CUDA_VISIBLE_DEVICES"] == ("",)
 
 
+@pytest.mark.parametrize(
+    ("engine", "gpus", "seen"),
+    [
+        ("sglang", ["0"], "GPU-a"),
+        ("sglang", ["0", "1"], "0,1"),
+        ("vllm", ["0"], "0"),
+        ("llamacpp", ["0", "1"], "GPU-a,GPU-b"),
+    ],
+)
+def test_a_gpu_is_called_by_its_uuid_where_the_engine_leaves_that_to_cuda(
+    engine: str, gpus: list[str], seen: str
+) -> None:
+    """A UUID means the same GPU in another slot; some engines take the variable for numbers."""
+    host = replace(HOST, uuids=("GPU-a", "GPU-b")[: len(gpus)])
+    profile = small(engine=engine, gpus=gpus, options={}, tunables=[])
+    assert dict(plan(profile, host).environment)["CUDA_VISIBLE_DEVICES"] == (seen,)
+
+
 def test_the_hub_is_off_where_the_network_is() -> None:
     """Without a network, looking for the hub would only be waiting."""
     assert dict(plan().environment)["HF_HUB_OFFLINE"] == ("1",)
