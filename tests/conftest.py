@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 import servicekit
 
@@ -48,6 +49,9 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # How long an example takes says more of the machine than of the product.
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
     installed = Path(servicekit.__file__).is_relative_to(sys.prefix)
     if os.environ.get("SERVICEKIT_TEST_INSTALLED") and not installed:
         message = f"{servicekit.__file__} is not the installed package"
