@@ -18,7 +18,7 @@ from servicekit.verify.values import Request
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from servicekit.bench.prompts import Length
+    from servicekit.bench.prompts import Length, Ruler
     from servicekit.bench.suites import Planned
     from servicekit.bench.values import EngineSide
     from servicekit.values import EngineName
@@ -82,8 +82,7 @@ class Runner:
         nothing that follows would be.
         """
         for planned in cases:
-            length = await self._length(planned)
-            length = await self._warm_up(planned, length)
+            length = await self._warm_up(planned, await self._ruler(planned))
             self._listener.begins(planned)
             case = await self._case(planned, length)
             self._listener.ended(case)
@@ -97,10 +96,9 @@ class Runner:
         body = prompts.body(planned, text, served_name=self._served_name, max_tokens=max_tokens)
         return await self._server.ask(Request(body, streamed=True))
 
-    async def _length(self, planned: Planned) -> Length | None:
-        """Find the length of the text before the question; `None` where there is none."""
-        wanted = planned.conditions.prompt_tokens
-        if not wanted:
+    async def _ruler(self, planned: Planned) -> Ruler | None:
+        """Find how long the text before a question becomes; `None` where there is none."""
+        if not planned.conditions.prompt_tokens:
             return None
         counts = []
         for turn, sentences in ((-1, prompts.SHORT), (-2, prompts.LONG)):
@@ -109,18 +107,23 @@ class Runner:
         ruler = prompts.Ruler.of(*counts)
         if ruler is None:
             raise UserError(f"{planned.name}: the tokens of a prompt do not grow with it")
-        length = ruler.length(wanted)
-        reply = await self._ask(planned, length, -3, max_tokens=1)
-        return ruler.mended(length, wanted=wanted, counted=_counted(planned, reply))
+        return ruler
 
-    async def _warm_up(self, planned: Planned, length: Length | None) -> Length | None:
-        """Answer as many requests at once as are going to be, and count none of them."""
+    async def _warm_up(self, planned: Planned, ruler: Ruler | None) -> Length | None:
+        """Answer as many requests at once as are going to be, and count none of them.
+
+        What their length was off by is made up for in the one that is given back.
+        """
+        wanted = planned.conditions.prompt_tokens
+        length = None if ruler is None else ruler.length(wanted)
         turns = range(-10, -10 - planned.conditions.concurrency, -1)
         replies = await asyncio.gather(*(self._ask(planned, length, turn) for turn in turns))
         for reply in replies:
             if reply.broken:
                 raise UserError(f"{planned.name}: the warm-up was not answered: {reply.broken}")
-        return length
+        if ruler is None or length is None:
+            return None
+        return ruler.mended(length, wanted=wanted, counted=_counted(planned, replies[0]))
 
     async def _case(self, planned: Planned, length: Length | None) -> Case:
         before = await self._counters()

@@ -38,7 +38,7 @@ def kept(host: Hosted) -> list[Result]:
 
 def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     """Unverified only when told so; every figure is there, beside the engine's own, and is kept."""
-    host = Hosted(supervisord, free_port, context=320)
+    host = Hosted(supervisord, free_port, context=288)
     host.run("install", "here")
     refusal = host.run("bench", "here", code=1).stderr
     assert '"here" is not to be measured: not verified' in refusal
@@ -50,7 +50,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     assert [case.name for case in result.cases] == ["word", "decode", "prompt-256", "two"]
     word, decode, prompt, two = result.cases
     assert word.correctness == 1
-    assert {each.completion_tokens for each in decode.samples} == {48}
+    assert {each.completion_tokens for each in decode.samples} == {32}
     assert all(decode.statistics(figure) for figure in FIGURES)
     assert all(abs((each.prompt_tokens or 0) - 256) <= 4 for each in prompt.samples)
     assert two.conditions.concurrency == 2
@@ -59,7 +59,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     ours, theirs = decode.statistics(DECODE), decode.engine
     assert ours is not None
     assert theirs is not None
-    assert theirs.generated_tokens == 3 * 48
+    assert theirs.generated_tokens == 3 * 32
     assert theirs.decode == pytest.approx(ours.median, rel=0.5)
 
     said = host.run("bench", "here", "--suite", "prefix", "--anyway").stdout
