@@ -29,12 +29,25 @@ PROMPT_WEIGHT: Final = 0.05
 """What a token of a prompt takes beside one of an answer, about; only the time left hangs on it."""
 
 
+def _suites(incomplete: str) -> list[str]:
+    """Names of suites, for the shell's completion."""
+    from servicekit.bench.suites import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
 def bench(
     ctx: typer.Context,
     profile: OneProfile = None,
     *,
     suite: Annotated[
-        str, typer.Option("--suite", metavar="NAME", help="Suite to run, or the path of your own.")
+        str,
+        typer.Option(
+            "--suite",
+            metavar="NAME",
+            help="Suite to run, or the path of your own.",
+            autocompletion=_suites,
+        ),
     ] = "small",
     anyway: Annotated[
         bool,
@@ -301,8 +314,8 @@ class _Keeper:
 
     def ended(self, case: Case) -> None:
         """See `runner.Listener`."""
-        from servicekit.bench.values import FIGURES
         from servicekit.bench.figures import spoken
+        from servicekit.bench.values import FIGURES
 
         said = [
             f"{figure.label} {spoken(found.median, figure.unit)}"
