@@ -162,7 +162,7 @@ class Client:
                 finish = choice.get("finish_reason") or finish
                 for key, piece in _first([choice.get("delta")]).items():
                     if isinstance(piece, str) and piece and key != "role":
-                        times.told(now, visible=key == "content")
+                        times.told(now, visible=key == "content" and not piece.isspace())
                         parts[key] = parts.get(key, "") + piece
         if broken:
             error = self._quoted(f"the stream broke off: {_spelt(self._clean(broken))}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,17 @@ def test_a_crash_and_what_it_leaves_are_seen() -> None:
         keeper.close()
         assert orphans
         assert not keeper.engines
+
+
+def test_what_a_benchmark_measures_is_set_beside_what_was_sent() -> None:
+    """First token, decode and end of the answer each have a ratio to the server's own times."""
+    from benchmarks import measuring
+
+    known = asyncio.run(measuring._measured(1000, 1))
+    assert [each.figure.name for each in known] == ["ttft", "decode", "done"]
+    rows = [measuring._row(each, "here") for each in known]
+    assert all(row.value is not None and row.aim == measuring.WITHIN for row in rows)
+    assert all(" times, medians of 12" in row.how for row in rows)
 
 
 def test_a_row_says_whether_its_aim_is_met() -> None:

@@ -42,6 +42,35 @@ def test_a_stream_is_one_reply_with_the_time_of_its_first_token() -> None:
     assert 0 < reply.ttft <= reply.seconds
 
 
+def test_what_is_seen_first_is_neither_a_thought_nor_a_blank() -> None:
+    """A person waits for the first sign of the answer; the engine may be at work long before."""
+    deltas = ({"reasoning_content": "Hm."}, {"content": "\n\n"})
+    events = "".join(f"data: {json.dumps({'choices': [{'delta': d}]})}\n\n" for d in deltas)
+    blank = asked(200, events, streamed=True)
+    assert blank.visible is None
+    assert blank.ttft is not None
+    assert blank.last is not None
+    seen = asked(200, events + as_stream(completion("Paris")), streamed=True)
+    assert seen.ttft is not None
+    assert seen.visible is not None
+    assert seen.ttft <= seen.visible <= seen.seconds
+    assert seen.content == "\n\nParis"
+
+
+def test_tokens_are_counted_by_the_engine() -> None:
+    """Prompt, answer, and what was cached, where it tells; nothing for what is no count."""
+    usage: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
+    told = usage | {"prompt_tokens_details": {"cached_tokens": 4}}
+    for said, counts in (
+        (told, (9, 3, 4)),
+        (usage | {"prompt_tokens_details": None}, (9, 3, None)),
+        ({"prompt_tokens": "9", "completion_tokens": -1}, (None, None, None)),
+        ([], (None, None, None)),
+    ):
+        reply = Reply(200, completion("Paris") | {"usage": said})
+        assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == counts
+
+
 def test_a_whole_answer_has_no_first_token() -> None:
     """What arrives at once does not tell when it began."""
     reply = asked(200, json.dumps(completion("Paris")), key="secret")
