@@ -72,10 +72,12 @@ def conditions_in_words(conditions: Conditions) -> str:
     """What was equal for every run, the most telling first."""
     thinking = {True: "thinking on", False: "thinking off", None: "thinking unknown"}
     sampling = conditions.sampling
+    wanted = conditions.prompt_tokens
+    prompt = f"{wanted:,} tokens of prompt" if wanted else "a question alone"
     exactly = "exactly" if conditions.exact_output else "up to"
     return ", ".join([
-        f"{conditions.prompt_tokens:,} tokens of prompt",
-        f"{exactly} {conditions.max_tokens:,} of answer",
+        prompt,
+        f"{exactly} {conditions.max_tokens:,} tokens of answer",
         f"{conditions.concurrency:,} at once",
         f"context {conditions.context:,}",
         f"KV {conditions.kv_precision}",

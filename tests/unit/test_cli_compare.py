@@ -33,7 +33,7 @@ class Site:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.env = {"SERVICEKIT_ROOT": str(root)}
+        self.env = {"SERVICEKIT_ROOT": str(root), "COLUMNS": "100"}
 
     def keep(self, profile: str, hour: int = 12, **changes: Any) -> Result:  # noqa: ANN401
         """Store a run that began at this hour."""
@@ -106,8 +106,8 @@ B  20260131T120000Z-dflash-matched-32k
    KV pool 40,000 tokens, 32,768 asked for
    unverified: not verified
 
-chat: 8,192 tokens of prompt, up to 256 of answer, 1 at once, context 32,768, KV fp8, cold prefix,
-   thinking off, temperature 0, seed 0
+chat: 8,192 tokens of prompt, up to 256 tokens of answer, 1 at once, context 32,768, KV fp8, cold
+   prefix, thinking off, temperature 0, seed 0
 FIGURE                    RUN  MEDIAN         P99    SAMPLES  AGAINST A
 first token, s            A    0.600 ± 0.000  0.600  3
                           B    0.600 ± 0.000  0.600  3        no difference  0.0 %

@@ -135,7 +135,7 @@ def test_the_page_says_what_the_comparison_does() -> None:
     assert "not verified: recall failed" in said
     assert "B is not like A in engine (sglang 0.5.23, vllm 0.5.23)." in said
     assert "Suite matched-32k version 1 (0123456789ab)." in said
-    assert "8,192 tokens of prompt, up to 256 of answer, 1 at once, context 32,768" in said
+    assert "8,192 tokens of prompt, up to 256 tokens of answer, 1 at once, context 32,768" in said
     assert "Made 2026-01-31 12:00:00 UTC by servicekit" in said
     (html,) = root.iter("html")
     assert html.get("lang") == "en"
