@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
 
 LIMIT = 800
-"""Seconds for one command; on two cores with nothing else to do the longest takes twenty."""
+"""Seconds for one command; on two cores with nothing else to do the longest takes a minute."""
 PATIENT = """
 [probe]
 deadline = 60
@@ -28,10 +29,24 @@ threads-batch = 1
 """For a machine that has other things to do: long bounds, and no threads that wait for another."""
 
 
-class Hosted:
-    """The demo's model as the profile `here`, with so many tokens of context."""
+def recipe(port: int, context: int, more: str = "", options: str = "") -> str:
+    """Spell a profile with the demo's model."""
+    begin = f'extends = "demo"\nport = {port}\n{more}\n[context]\nrequested = {context}\n'
+    return f"{begin}{PATIENT}{options}\n"
 
-    def __init__(self, supervisord: Supervisor, port: int, *, context: int) -> None:
+
+class Host:
+    """A directory with one profile, `here`, for one supervisord."""
+
+    def __init__(
+        self,
+        supervisord: Supervisor,
+        port: int,
+        *,
+        context: int,
+        more: str = "",
+        options: str = "",
+    ) -> None:
         self.home = supervisord.home
         self.config = self.write(
             "servicekit.toml",
@@ -40,7 +55,11 @@ class Hosted:
             f'[places]\nsupervisor = "{supervisord.include}"\n',
         )
         (self.home / "profiles.d").mkdir()
-        text = f'extends = "demo"\nport = {port}\n[context]\nrequested = {context}\n{PATIENT}'
+        self.text = recipe(port, context, more, options)
+        self.profile(self.text)
+
+    def profile(self, text: str) -> None:
+        """Write the profile anew."""
         self.write("profiles.d/here.toml", text)
 
     def write(self, name: str, text: str) -> Path:
@@ -55,10 +74,18 @@ class Hosted:
         program = str(Path(sys.executable).with_name("servicekit"))
         return [program, "--user", "--config", str(self.config), *words]
 
-    def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run servicekit, which ends with `code`."""
+    def done(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run servicekit to an end with this exit code."""
         done = subprocess.run(
             self.argv(*words), capture_output=True, text=True, timeout=LIMIT, check=False
         )
-        assert done.returncode == code, f"{done.returncode}:\n{done.stdout}{done.stderr}"
+        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """Run servicekit; give what it printed."""
+        return self.done(*words, code=code).stdout
+
+    def told(self, *words: str, code: int = 0) -> Any:  # noqa: ANN401 - JSON
+        """Run servicekit; give the JSON that it printed."""
+        return json.loads(self.run(*words, "--json", code=code))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from machines.hosted import LIMIT, Hosted
+from machines.hosted import LIMIT, Host
 
 from servicekit.bench.values import DECODE, FIGURES, TTFT, Result
 
@@ -30,7 +30,7 @@ requests = 10000
 """
 
 
-def kept(host: Hosted) -> list[Result]:
+def kept(host: Host) -> list[Result]:
     """Read the runs that are kept, the oldest first."""
     files = sorted((host.home / "state/here/bench").glob("*.json"))
     return [Result.parse(file.read_text(), where=file.name) for file in files]
@@ -38,13 +38,13 @@ def kept(host: Hosted) -> list[Result]:
 
 def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     """Unverified only when told so; every figure is there, beside the engine's own, and is kept."""
-    host = Hosted(supervisord, free_port, context=288)
+    host = Host(supervisord, free_port, context=288)
     host.run("install", "here")
-    refusal = host.run("bench", "here", code=1).stderr
+    refusal = host.done("bench", "here", code=1).stderr
     assert '"here" is not to be measured: not verified' in refusal
     host.run("start", "here")
 
-    small = json.loads(host.run("bench", "here", "--anyway", "--json").stdout)
+    small = host.told("bench", "here", "--anyway")
     result = kept(host)[0]
     assert (result.name, result.verified, result.complete) == (small["name"], False, True)
     assert [case.name for case in result.cases] == ["word", "decode", "prompt-256", "two"]
@@ -62,16 +62,19 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     assert theirs.generated_tokens == 3 * 32
     assert theirs.decode == pytest.approx(ours.median, rel=0.5)
 
-    said = host.run("bench", "here", "--suite", "prefix", "--anyway").stdout
+    # On a CPU two requests of each kind tell as much as five.
+    text = (files("servicekit.bench") / "suites/prefix.toml").read_text(encoding="utf-8")
+    suite = host.write("prefix.toml", text.replace("requests = 5", "requests = 2"))
+    said = host.run("bench", "here", "--suite", str(suite), "--anyway")
     cold, warm, stamped = kept(host)[1].cases
     first = [case.statistics(TTFT) for case in (cold, warm, stamped)]
     assert [each is not None for each in first] == [True] * 3
     cached = [sum(each.cached_tokens or 0 for each in case.samples) for case in (cold, warm)]
-    assert cached[1] > 10 * cached[0]
+    assert cached[1] > 4 * cached[0]
     assert "a known prefix takes the first token from " in said
     assert "a timestamp at its beginning loses " in said
     assert "unverified: not verified" in said
-    listed = host.run("bench", "--list").stdout
+    listed = host.run("bench", "--list")
     assert [line.split()[0] for line in listed.splitlines()[1:]] == [
         each.name for each in kept(host)
     ]
@@ -79,7 +82,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
 
 def test_an_interrupt_keeps_what_was_measured(supervisord: Supervisor, free_port: int) -> None:
     """^C ends the measuring with 130, and the file says that it was interrupted."""
-    host = Hosted(supervisord, free_port, context=512)
+    host = Host(supervisord, free_port, context=512)
     suite = host.write("endless.toml", ENDLESS)
     host.run("install", "here")
     host.run("start", "here")
@@ -101,4 +104,4 @@ def test_an_interrupt_keeps_what_was_measured(supervisord: Supervisor, free_port
     assert not result.complete
     assert 0 < len(result.cases[0].sound) < 10000
     assert Path(err.rpartition("kept as ")[2].strip()).name == f"{result.name}.json"
-    assert json.loads(host.run("status", "here", "--json").stdout)["state"] == "ready"
+    assert host.told("status", "here")["state"] == "ready"

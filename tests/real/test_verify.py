@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from machines.hosted import LIMIT, Host, recipe
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
@@ -17,90 +17,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.llama, pytest.mark.timeout(900)]
 
-LIMIT = 800
-"""Seconds for one command; on two cores with nothing else to do the longest takes a minute."""
-PATIENT = """
-[probe]
-deadline = 60
-[start]
-stall = 200
-limit = 250
-[watch]
-interval = 30
-stall = 200
-[options]
-threads = 1
-threads-batch = 1
-"""
-"""For a machine that has other things to do: long bounds, and no threads that wait for another."""
 TEMPLATE = Path(__file__).with_name("tool_calls.jinja")
 
 
-def recipe(port: int, context: int, more: str = "", options: str = "") -> str:
-    """Spell a profile with the demo's model."""
-    begin = f'extends = "demo"\nport = {port}\n{more}\n[context]\nrequested = {context}\n'
-    return f"{begin}{PATIENT}{options}\n"
-
-
-class Host:
-    """A directory with one profile for one supervisord."""
-
-    def __init__(
-        self,
-        supervisord: Supervisor,
-        port: int,
-        *,
-        context: int,
-        more: str = "",
-        options: str = "",
-    ) -> None:
-        self.home = supervisord.home
-        self.config = self._write(
-            "servicekit.toml",
-            f'root = "{self.home}"\nmanager = "supervisor"\n'
-            f'supervisor_socket = "{supervisord.socket}"\nallow = ["here"]\n'
-            f'[places]\nsupervisor = "{supervisord.include}"\n',
-        )
-        (self.home / "profiles.d").mkdir()
-        self.text = recipe(port, context, more, options)
-        self.profile(self.text)
-
-    def profile(self, text: str) -> None:
-        """Write the profile anew."""
-        self._write("profiles.d/here.toml", text)
-
-    def _write(self, name: str, text: str) -> Path:
-        file = self.home / name
-        file.write_text(text, encoding="utf-8")
-        file.chmod(0o644)
-        return file
-
-    def argv(self, *words: str) -> list[str]:
-        """Give the command line that runs servicekit."""
-        program = str(Path(sys.executable).with_name("servicekit"))
-        return [program, "--user", "--config", str(self.config), *words]
-
-    def done(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """Run servicekit to an end with this exit code."""
-        done = subprocess.run(
-            self.argv(*words), capture_output=True, text=True, timeout=LIMIT, check=False
-        )
-        assert done.returncode == code, f"{words}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done
-
-    def run(self, *words: str, code: int = 0) -> str:
-        """Run servicekit; give what it printed."""
-        return self.done(*words, code=code).stdout
-
-    def told(self, *words: str, code: int = 0) -> Any:  # noqa: ANN401 - JSON
-        """Run servicekit; give the JSON that it printed."""
-        return json.loads(self.run(*words, "--json", code=code))
-
-    @property
-    def kept(self) -> list[Any]:
-        """What is kept of its verifications."""
-        folder = self.home / "state/here/verifications"
-        return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+def kept(host: Host) -> list[Any]:
+    """Read what is kept of its verifications."""
+    folder = host.home / "state/here/verifications"
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
 
 
 def outcomes(told: dict[str, Any]) -> dict[str, str]:
@@ -138,7 +61,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     assert why["vision"] == "the model reads text only"
     assert why["wall"] == "256 tokens: HTTP 400, and the next is answered"
     assert why["stability"].startswith("10 equal answers, 2 requests at once in between")
-    assert told == host.kept[0]
+    assert told == kept(host)[0]
     status = host.told("status", "here")
     assert (status["state"], status["verified"]) == ("stopped", "verified")
     assert "# verified\n" in host.run("show", "here")
@@ -183,7 +106,7 @@ def test_what_does_not_start_is_not_verified(supervisord: Supervisor, free_port:
     status = host.told("status", "here")
     assert status["state"] in {"stopped", "failed"}
     assert status["pid"] is None
-    assert host.kept == []
+    assert kept(host) == []
 
 
 @pytest.mark.supervisord
@@ -212,7 +135,7 @@ def test_an_interrupt_keeps_what_was_done(
     assert asking.returncode == 130, err
     assert "interrupted: 1 of 2 gates were asked" in err
     assert "3 known answers" in out
-    (told,) = host.kept
+    (told,) = kept(host)
     assert outcomes(told) == {"text": "pass"}
     assert not told["complete"]
     status = host.told("status", "here")
