@@ -37,6 +37,7 @@ _LINE: Final = "var(--line)"
 _CONFIG: Final[dict[str, Any]] = {
     # The page tells what a screen reader is to say; every mark saying it again would be noise.
     "aria": False,
+    "mark": {"aria": False},
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {

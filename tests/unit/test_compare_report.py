@@ -157,6 +157,7 @@ def test_beside_every_chart_there_is_a_table_that_says_the_same(comparison: Comp
         assert figure.label.lower() in label.lower()
         assert "the table beside it has the same values" in label
         assert [str(each.tag).rpartition("}")[2] for each in picture] == ["svg"]
+        assert not [each for each in picture.iter() if each.get("role") == "graphics-symbol"]
         (table,) = shown.iter("table")
         every = [cell for row in rows(table) for cell in row]
         for section in comparison.sections:
@@ -182,10 +183,12 @@ def test_every_table_has_headings_for_its_cells() -> None:
             spans -= 1
     scrolled = [each for each in root.iter("div") if each.get("class") == "scroll"]
     assert len(scrolled) == len(list(root.iter("table")))
-    names = {each.get("id") for each in root.iter() if each.get("id")}
-    for each in scrolled:
-        assert each.get("tabindex") == "0"
-        assert each.get("aria-labelledby") in names
+    assert all(each.get("tabindex") == "0" for each in scrolled)
+    labels = [each.get("aria-label") for each in scrolled]
+    assert len(set(labels)) == len(labels)
+    named = [each.get("aria-labelledby") for each in root.iter("section")]
+    assert len(set(named)) == len(named)
+    assert set(named) <= {each.get("id") for each in root.iter()}
 
 
 def test_verdicts_are_told_by_words_and_signs() -> None:
