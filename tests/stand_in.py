@@ -13,6 +13,7 @@ import pwd
 import resource
 import socket
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -77,7 +78,25 @@ def look(profile: str) -> dict[str, object]:
         "reaches": {address: said(connect, address) for address in ("127.0.0.1", FOREIGN)},
         "secrets": {file.name: file.read_text() for file in credentials.glob("*")},
         "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+        "opens": {path: said(os.open, path, os.O_RDWR) for path in ("/dev/dxg", "/dev/other")},
+        "is to set-user-ID programs": user_of(Path("/opt/become")),
     }
+
+
+def user_of(program: Path) -> str:
+    """Run a program that tells as whom it runs, where there is one."""
+    if not program.exists():
+        return ""
+    return subprocess.run([program, "-un"], capture_output=True, text=True, check=True).stdout
+
+
+def chatter(order: Path) -> None:
+    """Say as many lines at once as we were told to."""
+    if order.exists():
+        for number in range(int(order.read_text(encoding="utf-8"))):
+            sys.stdout.write(f"line {number}\n")
+        sys.stdout.flush()
+        order.unlink()
 
 
 def notify(state: str) -> None:
@@ -94,6 +113,7 @@ def main(verb: str, profile: str) -> None:
         (home / "alert").write_text(profile, encoding="utf-8")
         return
     (home / "seen.json").write_text(json.dumps(look(profile)), encoding="utf-8")
+    chatter(home / "chatter")
     notify("READY=1")
     order = home / "order"
     while not order.exists():

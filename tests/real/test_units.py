@@ -129,6 +129,60 @@ def test_shared_memory_is_fresh_for_every_run(machine: Machine) -> None:
     service.stop()
 
 
+def test_the_devices_are_the_gpus_and_no_other(machine: Machine) -> None:
+    """A GPU's node can be opened, here that of WSL2, and one that nobody named cannot."""
+    for path, number in (("/dev/dxg", "229"), ("/dev/other", "200")):
+        machine.run("mknod", "-m", "666", path, "c", "10", number)
+    try:
+        service = Service(machine, profile("balanced"))
+        opened = service.start()["opens"]
+        service.stop()
+        outside = machine.run("sh", "-c", "exec 3<>/dev/other", check=False).stderr
+    finally:
+        machine.run("rm", "/dev/dxg", "/dev/other")
+    refusal = "Operation not permitted"
+    assert (opened["/dev/other"], refusal in outside) == (refusal, False)
+    # Whether the kernel has a driver for it is another matter.
+    assert opened["/dev/dxg"] in {"yes", "No such device", "No such device or address"}
+
+
+def test_nothing_that_it_starts_gains_privileges(machine: Machine) -> None:
+    """A set-user-ID program that makes anybody root makes the service nothing."""
+    machine.run("install", "-m", "4755", "/usr/bin/id", "/opt/become")
+    whom = machine.run("/opt/become", "-un", user="servicekit").stdout
+    service = Service(machine, profile("demo"))
+    seen = service.start()
+    service.stop()
+    machine.run("rm", "/opt/become")
+    assert (whom, seen["is to set-user-ID programs"]) == ("root\n", "servicekit\n")
+
+
+def test_no_line_of_a_start_is_lost_to_a_rate_limit(machine: Machine) -> None:
+    """Where the journal drops what others say too quickly, an engine's last words arrive."""
+    limits, much = "/etc/systemd/journald.conf.d/zz.conf", 1000
+    machine.write(limits, "[Journal]\nRateLimitIntervalSec=30s\nRateLimitBurst=10\n")
+    machine.run("systemctl", "restart", "systemd-journald")
+    try:
+        chatty = f"[Service]\nType=oneshot\nExecStart=/usr/bin/seq -f line\\x20%%g {much}\n"
+        machine.write("/etc/systemd/system/chatty.service", chatty)
+        machine.run("systemctl", "start", "chatty")
+        service = Service(machine, profile("demo"))
+        machine.run("install", "-d", "-o", "servicekit", service.home)
+        machine.write(f"{service.home}/chatter", str(much), mode=0o666)
+        service.start()
+        service.stop()
+
+        def lines(unit: str) -> int:
+            machine.run("journalctl", "--sync")
+            return sum(said.startswith("line ") for said in machine.messages(unit))
+
+        machine.wait_until(lambda: lines(service.unit) == much, LIMIT, "every line is there")
+        assert lines("chatty") < much / 2
+    finally:
+        machine.run("rm", limits)
+        machine.run("systemctl", "restart", "systemd-journald")
+
+
 def test_the_profile_opens_what_it_needs(machine: Machine) -> None:
     """Network, homes, further paths and secrets, each by its own key."""
     machine.path("/srv/moved").mkdir()
