@@ -157,7 +157,8 @@ def test_beside_every_chart_there_is_a_table_that_says_the_same(comparison: Comp
         assert figure.label.lower() in label.lower()
         assert "the table beside it has the same values" in label
         assert [str(each.tag).rpartition("}")[2] for each in picture] == ["svg"]
-        assert not [each for each in picture.iter() if each.get("role") == "graphics-symbol"]
+        symbols = [each for each in picture.iter() if each.get("role") == "graphics-symbol"]
+        assert all(each.get("aria-label") for each in symbols)
         (table,) = shown.iter("table")
         every = [cell for row in rows(table) for cell in row]
         for section in comparison.sections:
