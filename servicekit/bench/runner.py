@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol
 
 from servicekit.bench import counters, prompts
@@ -74,6 +75,9 @@ class Runner:
         self._engine = engine
         self._metrics_path = metrics_path
         self._run = run
+        self._begun: Mapping[str, float] | None = None
+        self._read = 0
+        """Tokens of all prompts so far, measured ones and others."""
 
     async def measure(self, cases: Sequence[Planned]) -> None:
         """Measure one case after the other.
@@ -81,6 +85,7 @@ class Runner:
         Raise `UserError` where one cannot be asked at all, or none of its requests is answered:
         nothing that follows would be.
         """
+        self._begun = await self._counters()
         for planned in cases:
             length = await self._warm_up(planned, await self._ruler(planned))
             self._listener.begins(planned)
@@ -94,7 +99,9 @@ class Runner:
     ) -> Reply:
         text = prompts.prompt(planned, length, run=self._run, turn=turn)
         body = prompts.body(planned, text, served_name=self._served_name, max_tokens=max_tokens)
-        return await self._server.ask(Request(body, streamed=True))
+        reply = await self._server.ask(Request(body, streamed=True))
+        self._read += reply.prompt_tokens or 0
+        return reply
 
     async def _ruler(self, planned: Planned) -> Ruler | None:
         """Find how long the text before a question becomes; `None` where there is none."""
@@ -126,7 +133,7 @@ class Runner:
         return ruler.mended(length, wanted=wanted, counted=_counted(planned, replies[0]))
 
     async def _case(self, planned: Planned, length: Length | None) -> Case:
-        before = await self._counters()
+        before = await self._rested()
         samples: list[Sample] = []
         clock = asyncio.get_running_loop().time  # as the client's
         began = clock()
@@ -142,7 +149,10 @@ class Runner:
         await asyncio.gather(
             *(one_after_the_other() for _ in range(planned.conditions.concurrency))
         )
-        return case_of(planned, samples, await self._moved(before))
+        after = await self._rested()
+        if before is None or after is None:
+            return case_of(planned, samples, None)
+        return case_of(planned, samples, counters.moved(self._engine, before, after))
 
     async def _counters(self) -> Mapping[str, float] | None:
         """Read the engine's counters; `None` where it has none."""
@@ -153,17 +163,27 @@ class Runner:
         except ShapeError:
             return None
 
-    async def _moved(self, before: Mapping[str, float] | None) -> EngineSide | None:
-        """Tell how far they moved, when they have come to rest: some lag behind the answer."""
-        if before is None:
+    async def _rested(self) -> Mapping[str, float] | None:
+        """Read the counters when they have come to rest: some lag behind the answer.
+
+        They have when they stand still, with every prompt that was read in them.
+        """
+        if self._begun is None:
             return None
         now = await self._counters()
         for _ in range(LOOKS):
+            if now is None:
+                break
             await asyncio.sleep(QUIET)
             last, now = now, await self._counters()
-            if last == now:
+            if last == now and self._read <= _grown("prompt_tokens", self._begun, now):
                 break
-        return None if now is None else counters.moved(self._engine, before, now)
+        return now
+
+
+def _grown(figure: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:
+    """How far a figure grew; without end where it is not told, as nobody could wait for that."""
+    return after[figure] - before.get(figure, 0.0) if figure in after else inf
 
 
 def _counted(planned: Planned, reply: Reply) -> int:

@@ -39,6 +39,8 @@ class Pace:
     """Tokens of the prompt that are told to be from the cache."""
     fault: int = 0
     """HTTP status in the place of an answer."""
+    told: int | None = None
+    """Tokens that every prompt is told to have, in the place of its own; 0: none are told."""
     uneven: int = 0
     """Words that every second, third and fourth answer have more, once, twice and three times."""
 
@@ -66,6 +68,9 @@ class Paced:
     sent: list[Sent] = field(default_factory=list)
     """Requests, in the order of their arrival."""
     metrics: bool = True
+    lag: int = 0
+    """Looks at the metrics that tell of one request fewer, after each."""
+    looks: int = 0
 
     @property
     def measured(self) -> list[Sent]:
@@ -88,6 +93,7 @@ class Paced:
         text = body["messages"][0]["content"]
         sent = Sent(clock(), body, len(text.split()) + FRAME)
         self.sent.append(sent)
+        self.looks = 0
         pace = self.pace
         if pace.fault:
             writer.write(_head(pace.fault) + b"no")
@@ -116,10 +122,10 @@ class Paced:
 
     @staticmethod
     def _usage(sent: Sent, pace: Pace) -> dict[str, Any]:
-        usage: dict[str, Any] = {
-            "prompt_tokens": sent.prompt_tokens,
-            "completion_tokens": sent.tokens,
-        }
+        told = sent.prompt_tokens if pace.told is None else pace.told
+        usage: dict[str, Any] = {"completion_tokens": sent.tokens}
+        if told:
+            usage["prompt_tokens"] = told
         if pace.cached is not None:
             usage["prompt_tokens_details"] = {"cached_tokens": pace.cached}
         return usage
@@ -127,6 +133,9 @@ class Paced:
     def _page(self) -> str:
         """Tell what vLLM would, from the same memory."""
         whole = [each for each in self.sent if each.done is not None]
+        if self.looks < self.lag:
+            self.looks += 1
+            whole = whole[:-1]
         first = [each.first - each.arrived for each in whole if each.first is not None]
         decode = [each.last - each.first for each in whole if each.last and each.first]
         told = {

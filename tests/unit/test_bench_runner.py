@@ -238,6 +238,18 @@ def test_a_server_without_counters_is_measured_by_the_clock() -> None:
     assert cases[0].statistics(TTFT) is not None
 
 
+def test_counters_that_lag_are_waited_for() -> None:
+    """What a warm-up moves late is not the case's, and what the case moves late is."""
+
+    def lagging(server: Paced) -> None:
+        server.lag = 3
+
+    cases, server = measure(planned("requests = 2"), Pace(words=3, gap=0), change=lagging)
+    assert cases[0].engine is not None
+    assert cases[0].engine.first_count == 2
+    assert cases[0].engine.prompt_tokens == sum(each.prompt_tokens for each in server.sent[-2:])
+
+
 def test_what_cannot_be_asked_ends_the_run() -> None:
     """A refused warm-up, a refused count: one line with the case and the reason."""
     refusing = Pace(fault=503)
@@ -245,6 +257,17 @@ def test_what_cannot_be_asked_ends_the_run() -> None:
         measure(planned(), refusing)
     with pytest.raises(UserError, match="one: a prompt to count was not answered: HTTP 503"):
         measure(planned("prompt_tokens = 300"), refusing)
+
+
+def test_a_length_that_cannot_be_counted_ends_the_run() -> None:
+    """An engine that counts no prompts, or all alike, cannot be asked for one of a length."""
+    long = planned("prompt_tokens = 300")
+    with pytest.raises(UserError, match="one: the engine does not count the tokens of a prompt"):
+        measure(long, Pace(words=1, told=0))
+    with pytest.raises(UserError, match="one: the tokens of a prompt do not grow with it"):
+        measure(long, Pace(words=1, told=50))
+    cases, _ = measure(planned("requests = 1"), Pace(words=1, told=0))
+    assert cases[0].samples[0].prompt_tokens is None
 
 
 def test_an_engine_that_dies_meanwhile_ends_the_run() -> None:
