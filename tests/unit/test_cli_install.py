@@ -89,6 +89,40 @@ def test_drift_is_shown_kept_and_forced(image: Path) -> None:
     assert (image / f"{UNIT}.servicekit-old").read_text() == "[Service]\n"
 
 
+def test_an_upgrade_shows_its_difference_and_writes_nothing_else(tmp_path: Path) -> None:
+    """Of a changed profile the file that says so is replaced, and every other one is kept."""
+    image, site = tmp_path / "image", tmp_path / "site"
+    for folder in (image, site):
+        folder.mkdir()
+    config, recipe = tmp_path / "servicekit.toml", site / "here.toml"
+    config.write_text(f'root = "/srv/x"\nallow = ["here"]\n[places]\nprofiles = "{site}"\n')
+    config.chmod(0o644)
+
+    def upgrade(summary: str, *words: str) -> list[str]:
+        recipe.write_text(f'extends = "demo"\nsummary = "{summary}"\n')
+        recipe.chmod(0o644)
+        options = ("--manager", "systemd", "--root", image, *words)
+        return said("--user", "--config", config, "install", "here", *options).splitlines()
+
+    upgrade("the first")
+    unit = "/srv/x/units/servicekit-here.service"
+    before = {path: path.lstat().st_ino for path in image.rglob("*")}
+    dry = upgrade("the second", "--dry-run")
+    assert dry[0] == f"replace  {unit}"
+    assert [line for line in dry if line.startswith(("-D", "+D"))] == [
+        "-Description=servicekit here: the first",
+        "+Description=servicekit here: the second",
+    ]
+    assert upgrade("the second") == [f"replace  {unit}"]
+    after = {path: path.lstat().st_ino for path in image.rglob("*")}
+    manifest = image / "srv/x/installed/here.json"
+    assert {path for path in after if after[path] != before.get(path)} == {
+        image / unit.lstrip("/"),
+        manifest,
+    }
+    assert upgrade("the second") == ["nothing to do"]
+
+
 def test_of_two_that_exclude_each_other_one_starts_at_boot(image: Path) -> None:
     """The second profile of a GPU is installed without starting at boot, and that is said."""
     install(image, "--force", profile="balanced")
