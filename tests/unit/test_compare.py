@@ -387,6 +387,14 @@ def test_a_case_that_one_of_three_lacks_is_compared_for_the_others() -> None:
     assert found.notes == ("A has measured code, B has not",)
 
 
+def test_a_case_that_nobody_else_measured_is_left_out() -> None:
+    """There is nothing to hold it against, and that is noted."""
+    code = measured(1, 1, 1, name="code")
+    found = compared([run("a", measured(1, 1, 1), code), run("b", measured(1, 1, 1))])
+    assert [section.case for section in found.sections] == ["chat"]
+    assert found.notes == ("A has measured code, B has not",)
+
+
 def test_what_takes_from_a_runs_worth_is_marked() -> None:
     """Without a verification, cut short, failing, unmatched or degraded: each is said."""
     broken = bench_results.sample(fault="HTTP 500: out of memory")
