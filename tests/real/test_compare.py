@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
-from machines.hosted import Hosted
+from machines.hosted import Host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,14 +31,14 @@ def test_runs_of_a_real_model_are_compared(
     supervisord: Supervisor, free_port: int, tmp_path: Path
 ) -> None:
     """Two runs of one suite are put side by side, here and from files; those of another are not."""
-    host = Hosted(supervisord, free_port, context=512)
+    host = Host(supervisord, free_port, context=512)
     suite = host.write("mine.toml", SUITE.format(1))
     host.run("install", "here")
     host.run("start", "here")
     for _ in range(2):
         host.run("bench", "here", "--suite", str(suite), "--anyway")
     report = tmp_path / "report.html"
-    done = host.run("compare", "here~1", "here", "--html", str(report))
+    done = host.done("compare", "here~1", "here", "--html", str(report))
     assert done.stderr == f"servicekit: the report is {report}\n"
     said = " ".join(done.stdout.split())
     conditions = "a question alone, exactly 24 tokens of answer, 1 at once, context 512, KV f16"
@@ -49,7 +48,7 @@ def test_runs_of_a_real_model_are_compared(
     assert report.read_text(encoding="utf-8").count("<svg") >= 6
 
     files = sorted((host.home / "state/here/bench").glob("*.json"))
-    told = json.loads(host.run("compare", *map(str, files), "--json").stdout)
+    told = host.told("compare", *map(str, files))
     assert [run["name"] for run in told["runs"]] == [file.stem for file in files]
     figures = {each["figure"]: each["values"] for each in told["cases"][0]["figures"]}
     assert {"ttft", "prefill", "decode", "done"} <= set(figures)
@@ -58,6 +57,6 @@ def test_runs_of_a_real_model_are_compared(
 
     host.write("mine.toml", SUITE.format(2))
     host.run("bench", "here", "--suite", str(suite), "--anyway")
-    refusal = host.run("compare", "here~1", "here", code=1)
+    refusal = host.done("compare", "here~1", "here", code=1)
     assert refusal.stdout == ""
     assert " in suite version (1, 2), suite hash (" in refusal.stderr
