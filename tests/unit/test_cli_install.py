@@ -101,8 +101,8 @@ def test_an_upgrade_shows_its_difference_and_writes_nothing_else(tmp_path: Path)
     def upgrade(summary: str, *words: str) -> list[str]:
         recipe.write_text(f'extends = "demo"\nsummary = "{summary}"\n')
         recipe.chmod(0o644)
-        options = ("--manager", "systemd", "--root", image, *words)
-        return said("--user", "--config", config, "install", "here", *options).splitlines()
+        where = ("--manager", "systemd", "--root", image)
+        return said("--user", "--config", config, "install", "here", *where, *words).splitlines()
 
     upgrade("the first")
     unit = "/srv/x/units/servicekit-here.service"
