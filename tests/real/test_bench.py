@@ -60,6 +60,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     assert ours is not None
     assert theirs is not None
     assert theirs.generated_tokens == 3 * 32
+    assert theirs.prompt_tokens == sum(each.prompt_tokens or 0 for each in decode.samples)
     assert theirs.decode == pytest.approx(ours.median, rel=0.5)
 
     # On a CPU two requests of each kind tell as much as five.
