@@ -106,11 +106,11 @@ def _tell(comparison: Comparison) -> None:
     """Print the runs, a table for each case, the traps and what else is to be known."""
     from servicekit.compare.words import conditions_in_words, run_in_words, suite_in_words
 
-    typer.echo(f"suite {suite_in_words(comparison.suite)}")
+    typer.echo(printable(f"suite {suite_in_words(comparison.suite)}"))
     for run in comparison.runs:
         told = run_in_words(run)
         typer.echo()
-        typer.echo(f"{told.letter}  {told.name}")
+        typer.echo(f"{told.letter}  {printable(told.name)}")
         for line in (f"{told.engine}, {told.host}", told.model, f"KV pool {told.pool}"):
             _paragraph(line)
         if told.verified:

@@ -13,6 +13,7 @@ from servicekit.compare.judgement import Judgement, judge, relative
 from servicekit.compare.matching import refuse_mismatch
 from servicekit.compare.traps import Trap, traps
 from servicekit.errors import UserError
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -115,7 +116,7 @@ def compared(results: Sequence[Result]) -> Comparison:
     if len(results) > MOST:
         raise UserError(f"{len(results)} runs are too many to read; compare {MOST} at most")
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UserError(f'"{twice[0]}" is named twice', hint="name each run once")
+        raise UserError(printable(f'"{twice[0]}" is named twice'), hint="name each run once")
     refuse_mismatch(results)
     runs = tuple(Run(*pair) for pair in zip(ascii_uppercase, results, strict=False))
     letters = [run.letter for run in runs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from servicekit.errors import UserError
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,6 +62,6 @@ def refuse_mismatch(results: Sequence[Result]) -> None:
     ]
     if apart:
         raise UserError(
-            f"nothing is compared: {'; '.join(apart)}",
+            printable(f"nothing is compared: {'; '.join(apart)}"),
             hint="only what was measured in the same way is put side by side",
         )

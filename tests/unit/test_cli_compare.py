@@ -190,6 +190,20 @@ def test_a_file_from_another_machine_is_compared(site: Site, tmp_path: Path) -> 
     )
 
 
+def test_a_file_from_another_machine_leads_no_terminal(site: Site, tmp_path: Path) -> None:
+    """Whatever it calls itself, what is printed is text."""
+    odd = tmp_path / "odd.json"
+    escape = "\x1b]0;owned\x07"
+    told = {"model": escape, "profile": escape, "standing": escape, "verified": False}
+    first = site.keep("dspark")
+    odd.write_text(first.model_copy(update=told).as_text())
+    assert "\x1b" not in site.said("dspark", odd)
+    suite = bench_results.SUITE.model_copy(update={"version": 2})
+    odd.write_text(first.model_copy(update={**told, "suite": suite}).as_text())
+    assert "\x1b" not in site.refused("dspark", odd)
+    assert "\x1b" not in site.refused(odd, odd)
+
+
 def test_a_broken_file_is_passed_over_for_a_profile(site: Site) -> None:
     """The latest run that can be read is the latest run."""
     good, bad, other = site.keep("dspark", 10), site.keep("dspark", 11), site.keep("dflash")
