@@ -47,7 +47,9 @@ def _rows(case: Case) -> Iterator[tuple[str, ...]]:
         own = _own(figure, case.engine)
         beside = "" if own is None else spoken(own, figure.unit)
         if found is not None:
-            values = (number(value, figure.unit) for value in found[2:])
+            _, p99, *others = (number(value, figure.unit) for value in found[1:])
+            # Of a rate, the largest values are the best ones: that is no bad case to be told of.
+            values = ("" if figure.more_is_better else p99, *others)
             median = spoken(found.median, figure.unit)
             yield (figure.label, median, *values, beside)
         elif beside:

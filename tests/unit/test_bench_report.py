@@ -26,6 +26,7 @@ def test_each_figure_stands_beside_the_engines_own() -> None:
         ("", "correct"),
     ]
     assert found[0][2:] == ("0.600 s", "0.700", "0.500", "0.700", "0.100", "0.590 s")
+    assert found[3][2:5] == ("100 tokens/s", "", "100")
     assert found[5][-1] == "4.00 tokens a verification, 75 % of the drafted"
     assert found[6][2] == "3 of 3"
     assert found[7][0] == "next"
