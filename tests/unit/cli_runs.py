@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from machines.waiting import wait_until
 from typer.testing import CliRunner
 
 from servicekit.cli import app
@@ -46,6 +48,28 @@ def servicekit(*words: str | Path, env: Mapping[str, str] | None = None) -> Ran:
         timeout=60,
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def on_terminal(*words: str, env: Mapping[str, str] | None = None) -> str:
+    """Give what the real console script prints on a terminal, where it succeeds."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [PROGRAM, *words], stdin=slave, stdout=slave, stderr=slave, env=environment(env)
+    )
+    os.close(slave)
+    text = bytearray()
+
+    def ended() -> bool:
+        try:
+            text.extend(os.read(master, 65536))
+        except OSError:  # how a terminal says that everybody has left
+            return True
+        return False
+
+    wait_until(ended, 60, "the program left its terminal")
+    os.close(master)
+    assert process.wait(60) == 0
+    return text.decode()
 
 
 def invoke(

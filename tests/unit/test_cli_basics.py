@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import signal
 import socket
 import subprocess
@@ -11,8 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from machines.waiting import wait_until
-from unit.cli_runs import PROGRAM, environment, refused, said, servicekit
+from unit.cli_runs import PROGRAM, environment, on_terminal, refused, said, servicekit
 
 from servicekit import __version__
 from servicekit.cli import VERBS
@@ -187,32 +184,10 @@ def test_colours_are_for_terminals_only() -> None:
     """A pipe gets plain text, a terminal colours, and NO_COLOR is heeded."""
     words = ("--user", "list")
     assert "\x1b" not in said(*words)
-    text = on_terminal(*words, NO_COLOR="1", TERM="xterm")
+    text = on_terminal(*words, env={"NO_COLOR": "1", "TERM": "xterm"})
     assert "\x1b" not in text
     # Nothing on a terminal is wider than it is, which here is what COLUMNS says.
     assert max(len(line) for line in text.splitlines()) <= 100
-
-
-def on_terminal(*words: str, **env: str) -> str:
-    """What a command line prints on a terminal."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [PROGRAM, *words], stdin=slave, stdout=slave, stderr=slave, env=environment(env)
-    )
-    os.close(slave)
-    text = bytearray()
-
-    def ended() -> bool:
-        try:
-            text.extend(os.read(master, 65536))
-        except OSError:  # how a terminal says that everybody has left
-            return True
-        return False
-
-    wait_until(ended, 30, "the program left its terminal")
-    os.close(master)
-    assert process.wait(30) == 0
-    return text.decode()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

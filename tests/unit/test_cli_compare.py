@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import bench_results
 import pytest
-from machines.waiting import wait_until
-from unit.cli_runs import PROGRAM, environment, invoke, refused, said, servicekit
+from unit.cli_runs import invoke, on_terminal, refused, said, servicekit
 
 from servicekit.bench import store
 
@@ -308,25 +305,8 @@ def test_on_a_terminal_lines_are_wrapped_and_coloured(site: Site) -> None:
     """Within a hundred columns nothing breaks where it should not."""
     site.keep("dspark")
     site.keep("dflash", cases=slow(), verified=False, standing="not verified")
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [PROGRAM, "compare", "dspark", "dflash"],
-        stdin=slave, stdout=slave, stderr=slave, env=environment({**site.env, "TERM": "xterm"}),
-    )  # fmt: skip
-    os.close(slave)
-    text = bytearray()
-
-    def ended() -> bool:
-        try:
-            text.extend(os.read(master, 65536))
-        except OSError:  # how a terminal says that everybody has left
-            return True
-        return False
-
-    wait_until(ended, 60, "the program left its terminal")
-    os.close(master)
-    assert process.wait(60) == 0
-    lines = text.decode().replace("\r", "").splitlines()
+    text = on_terminal("compare", "dspark", "dflash", env={**site.env, "TERM": "xterm"})
+    lines = text.replace("\r", "").splitlines()
     assert any("\x1b[31mworse" in line for line in lines)
     assert any("\x1b[33m   unverified: not verified" in line for line in lines)
     assert max(len(ESCAPE.sub("", line)) for line in lines) <= 100
