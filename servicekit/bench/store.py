@@ -17,6 +17,11 @@ LARGEST: Final = 64 << 20
 """Bytes of a file from elsewhere that are read at most; one of ours has some hundred KiB."""
 
 
+def prepare(states: Path, profile: str) -> None:
+    """Make the place of a profile's runs; raise `OSError` where nothing can be written there."""
+    kept.prepare(states / profile, FOLDER)
+
+
 def write(states: Path, result: Result) -> Path:
     """Store `result` below `states`, where each profile has a directory; give the file's path."""
     state, name = states / result.profile, f"{result.name}{kept.SUFFIX}"

@@ -11,15 +11,17 @@ import sys
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, TextIO
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 from typing_extensions import override
 
+from servicekit.cli.output import drop, ours
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
+from servicekit.findings import printable
 
 
 class Verb(NamedTuple):
@@ -125,15 +127,13 @@ class _Verbs(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except UserError as error:
-            from servicekit.cli.output import ours
-
             for line in str(error).splitlines():
-                _complain(ours(line))
+                _complain(printable(ours(line)))
             raise typer.Exit(error.code) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:  # whoever read has enough
-            _drop(sys.stdout)
+            drop(sys.stdout)
             raise typer.Exit(1) from None
         return result
 
@@ -143,7 +143,7 @@ class _Verbs(TyperGroup):
             return super().main(*args, **kwargs)
         except OSError as error:
             _complain(_refusal(error))
-            _drop(sys.stdout)
+            drop(sys.stdout)
             sys.exit(1)
 
 
@@ -162,12 +162,7 @@ def _complain(line: str) -> None:
     try:
         typer.echo(f"servicekit: {line}", err=True)
     except OSError:
-        _drop(sys.stderr)
-
-
-def _drop(stream: TextIO) -> None:
-    """Let what is still to be written go nowhere: Python flushes once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        drop(sys.stderr)
 
 
 app = typer.Typer(

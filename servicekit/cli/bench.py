@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.output import as_json, duration, note, table, warn
-from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking
+from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.cli.session import AsJson, ForUser, OneProfile, session
+from servicekit.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
     from servicekit.bench.suites import Loaded, Planned, Setting
     from servicekit.bench.values import Case, Result, Sample
     from servicekit.cli.session import Installed, Session
+    from servicekit.errors import UserError
     from servicekit.plan import Plan
     from servicekit.profile import Profile
     from servicekit.status import Status
 
+UNSEEN: Final = "not-seen-afterwards"
+"""Stands among the reasons for being degraded where nobody could tell how the service ended up."""
+ANOTHER_RUN: Final = "started-anew-meanwhile"
+"""Stands there where the engine is not the one that was measured first."""
 LINE_EVERY: Final = 10.0
 """Seconds between lines of progress within a case."""
 PROMPT_WEIGHT: Final = 0.05
@@ -89,16 +95,19 @@ def bench(
     run = _Run(mine, profile, suite)
     run.refuse(anyway=anyway)
     found = mine.installed(profile)
+    run.prepare()
     with served(mine, found, to="measured") as now:
         run.refuse_running(found, now, anyway=anyway)
-        result = run.measured(now)
+        result, lost = run.measured(now)
     if json:
         told = result.model_dump(mode="json")
         as_json({"name": result.name, **told, "summary": [summary(c) for c in result.cases]})
     else:
         table(HEADS, rows(result))
         for said in remarks(result):
-            typer.echo(said)
+            typer.echo(printable(said))
+    if lost is not None:
+        raise lost
     if run.interrupted:
         raise KeyboardInterrupt
     answered = result.complete and not any(case.faults for case in result.cases)
@@ -176,16 +185,31 @@ class _Run:
                 hint="--anyway measures it and marks it so; other suites ask for no conditions",
             )
 
-    def measured(self, now: Status) -> Result:
-        """Measure, keep the file, and give what is in it."""
+    def prepare(self) -> None:
+        """Refuse at once, and not after an hour, where nothing could be kept."""
+        from servicekit.bench.store import prepare
+
+        states = Path(self._mine.places.state)
+        try:
+            prepare(states, self._recipe.name)
+        except OSError as error:
+            raise _unkept(states, error) from None
+
+    def measured(self, now: Status) -> tuple[Result, UserError | None]:
+        """Measure, keep the file, and give what is in it; and the error where it is not kept."""
         import asyncio
 
         from servicekit.bench.suites import planned
+        from servicekit.bench.values import Pools
         from servicekit.errors import UserError
+        from servicekit.verify.binding import fingerprint
 
         cases, skipped = planned(self._loaded.data, self._setting)
         if not cases:
             raise UserError(f"no case can be asked: {skipped[0]}")
+        # Beforehand, so that a second ^C finds nothing left to do but to write.
+        self._bound = asyncio.run(fingerprint(self._plan))
+        self._pools = Pools(**now.context)
         began = datetime.now(UTC)
         keeper = _Keeper(cases)
         failed: UserError | None = None
@@ -205,9 +229,10 @@ class _Run:
             if failed:
                 warn(str(failed))
         complete = not self.interrupted and failed is None
-        result = self._result(now, began, keeper.cases, skipped, complete=complete)
-        self._keep(result)
-        return result
+        with undisturbed():
+            result = self._result(now, began, keeper.cases, skipped, complete=complete)
+            lost = self._keep(result)
+        return result, lost
 
     def _result(
         self,
@@ -219,15 +244,10 @@ class _Run:
         complete: bool,
     ) -> Result:
         """Put what was measured beside what it was measured of."""
-        import asyncio
-
         from servicekit.bench.suites import unmatched
-        from servicekit.bench.values import FORMAT, Pools, Result
-        from servicekit.verify.binding import fingerprint
+        from servicekit.bench.values import FORMAT, Result
 
         recipe = self._recipe
-        after = self._mine.look(self._mine.installed(recipe.name))
-        reasons = dict.fromkeys((*before.reasons, *after.reasons))
         return Result(
             format=FORMAT,
             suite=self._loaded.suite,
@@ -235,7 +255,7 @@ class _Run:
             engine=recipe.engine.value,
             model=recipe.model,
             drafter=recipe.drafter,
-            fingerprint=asyncio.run(fingerprint(self._plan)),
+            fingerprint=self._bound,
             verified=self._verified,
             standing=self._standing,
             unmatched=unmatched(self._loaded.data, self._setting),
@@ -243,10 +263,23 @@ class _Run:
             started=began.isoformat(timespec="milliseconds"),
             ended=datetime.now(UTC).isoformat(timespec="milliseconds"),
             complete=complete,
-            degraded=tuple(str(reason) for reason in reasons),
-            pools=Pools(**before.context),
+            degraded=self._reasons(before),
+            pools=self._pools,
             cases=tuple(cases),
         )
+
+    def _reasons(self, before: Status) -> tuple[str, ...]:
+        """Say why the service was degraded before or after, and whether it is still the same."""
+        from servicekit.errors import UserError
+
+        try:
+            after = self._mine.look(self._mine.installed(before.profile))
+        except (OSError, UserError):  # nothing that was measured is lost by that
+            return (*map(str, before.reasons), UNSEEN)
+        reasons = [*before.reasons, *after.reasons]
+        if after.run != before.run:
+            reasons.append(ANOTHER_RUN)
+        return tuple(dict.fromkeys(map(str, reasons)))
 
     async def _ask(self, now: Status, cases: Sequence[Planned], keeper: _Keeper) -> None:
         import secrets
@@ -272,19 +305,25 @@ class _Run:
             )
             await runner.measure(cases)
 
-    def _keep(self, result: Result) -> None:
+    def _keep(self, result: Result) -> UserError | None:
+        """Store it; give the error where that cannot be, since the result is worth telling."""
         from servicekit.bench.store import write
-        from servicekit.errors import UserError
 
         states = Path(self._mine.places.state)
         try:
-            note(f"kept as {write(states, result)}")
+            file = write(states, result)
         except OSError as error:
-            reason = (error.strerror or "").lower()
-            raise UserError(
-                f'the result cannot be kept below "{states}": {reason}',
-                hint="run it as root, or with --user",
-            ) from None
+            return _unkept(states, error)
+        note(f"kept as {file}")
+        return None
+
+
+def _unkept(states: Path, error: OSError) -> UserError:
+    from servicekit.errors import UserError
+
+    reason = (error.strerror or "").lower()
+    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
+    return UserError(f'the result cannot be kept below "{states}": {reason}', hint=hint)
 
 
 class _Keeper:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import typer
 
@@ -65,8 +65,18 @@ def ours(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Tell something beside the result."""
-    typer.echo(f"servicekit: {ours(text)}", err=True)
+    """Tell something beside the result, which is not lost where nobody can be told."""
+    lines = [printable(line) for line in ours(text).splitlines()]
+    # A pipe that is closed, a terminal that is gone, a log on a full disk.
+    try:
+        typer.echo("servicekit: " + "\n".join(lines), err=True)
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Let what is still to be written go nowhere: Python flushes once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def warn(text: str) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager, redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from servicekit.cli.output import note
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from servicekit.profile import Profile
     from servicekit.status import Status
     from servicekit.verify.client import Client
+
+ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""^C, a request to end, and a terminal that is closed."""
 
 
 @contextmanager
@@ -43,8 +46,7 @@ def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
 @contextmanager
 def _ended_as_by_hand() -> Iterator[None]:
     """Take a request to end, and a terminal that is closed, as ^C: what was started is stopped."""
-    asked = (signal.SIGTERM, signal.SIGHUP)
-    before = {each: signal.getsignal(each) for each in asked}
+    before = {each: signal.getsignal(each) for each in ENDS if each is not signal.SIGINT}
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:  # as nohup has it
             signal.signal(each, signal.default_int_handler)
@@ -53,6 +55,23 @@ def _ended_as_by_hand() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler or signal.SIG_DFL)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Hold requests to end back meanwhile: what is being kept is kept, and then they are met."""
+    held: list[int] = []
+    before = {each: signal.getsignal(each) for each in ENDS}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler or signal.SIG_DFL)
+    if held:
+        raise KeyboardInterrupt
 
 
 def plan_of_what_runs(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from servicekit.cli.output import as_json, duration, note, table
-from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking
+from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
 from servicekit.findings import printable
 
@@ -67,8 +67,9 @@ def verify(
     _prepare(mine, profile)
     with served(mine, found, to="verified") as now:
         result = _verified(mine, found, now, names, repeats)
-    # Kept before it is told: the terminal may be gone.
-    lost = _keep(mine, result)
+        # Before it is told, and before the service is stopped: both may fail, or be broken off.
+        with undisturbed():
+            lost = _keep(mine, result)
     if json:
         as_json(result.as_json())
     else:

@@ -10,6 +10,7 @@ from xmlrpc.server import SimpleXMLRPCDispatcher, SimpleXMLRPCRequestHandler
 from typing_extensions import override
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from xmlrpc.client import Fault
 
@@ -28,6 +29,8 @@ class FakeSupervisord:
         self.refuses: dict[str, Fault] = {}
         self.while_stopping: list[str] = []
         """States that the next looks after a stop show, one by one."""
+        self.heard: Callable[[str], object] = str
+        """Is told each method before it is answered."""
         fake = self
 
         class Handler(SimpleXMLRPCRequestHandler):
@@ -79,6 +82,7 @@ class FakeSupervisord:
 
     def answer(self, method: str, *arguments: object) -> object:
         """One call."""
+        self.heard(method)
         if method != "getAllProcessInfo":
             self.calls.append(" ".join([method, *(str(argument) for argument in arguments)]))
         if method in self.refuses:

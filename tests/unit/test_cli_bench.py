@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from typing import TYPE_CHECKING, Any
+from xmlrpc.client import Fault
 
 import pytest
 from bench_results import result
 from machines.scripted import completion, scripted
+from unit.cli_runs import PROGRAM, environment
 from unit.running_host import Host
 from unit.sound_model import sound, spoken, words
 
@@ -165,6 +170,115 @@ def test_a_state_that_cannot_be_written_is_said(host: Host) -> None:
     done = bench(host, "--anyway")
     assert done.code == 1
     assert "the result cannot be kept below" in done.err
+
+
+def test_nothing_is_measured_where_nothing_could_be_kept(host: Host) -> None:
+    """What stands in the way of the file is said before the first question."""
+    asked: list[dict[str, Any]] = []
+
+    def notes(body: dict[str, Any]) -> Answer:
+        asked.append(body)
+        return sound(body)
+
+    host.write("state/here/bench", "in the way")
+    done = bench(host, "--anyway", model=notes)
+    assert done.code == 1
+    assert f'the result cannot be kept below "{host.home}/state": not a directory\n' in done.err
+    assert asked == []
+
+
+def test_what_cannot_be_kept_in_the_end_is_told_all_the_same(host: Host) -> None:
+    """A disk that fails meanwhile costs the file and not the figures."""
+    folder = host.home / "state/here/bench"
+
+    def pulls_the_rug(body: dict[str, Any]) -> Answer:
+        if folder.is_dir() and not folder.is_symlink():
+            folder.rmdir()
+            folder.symlink_to(host.home)
+        return sound(body)
+
+    done = bench(host, "--anyway", "--json", model=pulls_the_rug)
+    assert done.code == 1
+    assert json.loads(done.out)["cases"][0]["name"] == "word"
+    assert 'the result cannot be kept below "' in done.err
+
+
+def test_a_second_interrupt_loses_nothing(host: Host) -> None:
+    """It comes while the state is asked for and the file is written, which is done first."""
+    interrupted: list[str] = []
+
+    def interrupt(where: str) -> None:
+        if len(interrupted) < 2:
+            interrupted.append(where)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupts(body: dict[str, Any]) -> Answer:
+        if "the sea" in str(body) and not interrupted:
+            host.supervisord.heard = interrupt
+            interrupt("the model")
+        return sound(body)
+
+    done = bench(host, "--anyway", model=interrupts)
+    assert done.code == 130, done.err
+    assert interrupted == ["the model", "getAllProcessInfo"]
+    (measured,) = kept(host)
+    assert (measured.complete, measured.cases[0].name) == (False, "word")
+
+
+def test_an_engine_that_was_started_anew_is_said(host: Host) -> None:
+    """Its figures are of two engines; so is one that cannot be looked at in the end."""
+    for run, said in (("r2", "started-anew-meanwhile"), ("", "not-seen-afterwards")):
+
+        def dies(body: dict[str, Any], run: str = run) -> Answer:
+            state = host.home / "run/here/state.json"
+            if run:
+                state.write_text(state.read_text().replace('"r1"', f'"{run}"'))
+            else:
+                host.supervisord.refuses["getAllProcessInfo"] = Fault(6, "SHUTDOWN_STATE")
+            return sound(body)
+
+        done = bench(host, "--anyway", model=dies)
+        assert f"measured while degraded: {said}" in done.out, done.err
+        (host.home / "state/here/bench").rename(host.home / f"moved{run}")
+
+
+def test_progress_that_nobody_hears_costs_nothing(host: Host) -> None:
+    """What is measured is kept and told where stderr is a pipe that nobody reads any more."""
+    answer = spoken(sound)
+    with scripted(lambda body: (404, "") if "path" in body else answer(body)) as base:
+        host.serve_at(base)
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [PROGRAM, "--user", "--config", host.config, "bench", "here", "--anyway", "--json"],
+            env=environment(host.driver.variables),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=write,
+            check=False,
+            timeout=60,
+        )
+        os.close(write)
+    (measured,) = kept(host)
+    assert (done.returncode, json.loads(done.stdout)["name"]) == (0, measured.name)
+
+
+def test_a_server_cannot_lead_the_terminal(host: Host) -> None:
+    """Control characters of what it says are spelt out, in the table's remarks and in errors."""
+
+    def serve(body: dict[str, Any]) -> tuple[int, str]:
+        if "Request 01." in str(body):
+            return 500, "\x1b[2Jno\x9b2J"
+        return (404, "") if "path" in body else spoken(sound)(body)
+
+    with scripted(serve) as base:
+        host.serve_at(base)
+        done = host.run("bench", "here", "--anyway")
+    assert "1 of 3 requests failed: HTTP 500: \\x1b[2Jno\\x9b2J" in done.out
+    with scripted(lambda _: (500, "\x1b[2Jno")) as base:
+        host.serve_at(base)
+        done = host.run("bench", "here", "--anyway")
+    assert '"here" gives no answer: HTTP 500: \\x1b[2Jno' in done.err
 
 
 def test_runs_are_listed(host: Host) -> None:
