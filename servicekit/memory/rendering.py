@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.memory.outcome import Budget, Part, PartName, Verdict
-from servicekit.memory.units import gib
+from servicekit.memory.units import counted, gib
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -128,7 +128,7 @@ def _row(part: Part, width: int, *, color: bool) -> str:
 def _figures(budget: Budget) -> str:
     figures = [f"pool {budget.kv_tokens:,} tokens"]
     if budget.slots is not None:
-        figures.append(f"{budget.slots} slots")
+        figures.append(counted(budget.slots, "slot"))
     figures.append(f"{budget.concurrency} at once")
     context = f"context {budget.effective_context:,} per request"
     figures.append(f"{context} (input {budget.usable_input:,})")

@@ -12,7 +12,6 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
 _UNITS: Final = {
-    "": 1,
     "b": 1,
     "kib": KIB,
     "mib": MIB,
@@ -25,11 +24,15 @@ _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\Z")
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes that `text` names: `31.4GiB`, `24 GB`, or a bare number of bytes."""
+    """Return the bytes that `text` names: `31.4GiB`, `24 GB`, `512 B`.
+
+    A bare number is refused: whoever leaves the unit out means GiB more often than bytes.
+    """
     match = _SIZE.match(text.strip())
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise UserError(f'a memory size must be like "31.4GiB", not "{text}"')
+        meant = f'; did you mean "{match[1]}GiB"?' if match and not match[2] else ""
+        raise UserError(f'a memory size must be like "31.4GiB", not "{text}"{meant}')
     return round(float(match[1]) * unit)
 
 

@@ -94,12 +94,11 @@ def test_tables_are_tables() -> None:
         ("31.4GiB", round(31.4 * GIB)),
         ("24 GB", 24 * 10**9),
         ("512mib", 512 << 20),
-        ("1000", 1000),
         ("7 B", 7),
     ],
 )
 def test_sizes_are_read(text: str, size: int) -> None:
-    """Binary and decimal units, or bytes."""
+    """Units are binary, decimal, or bytes."""
     assert parse_size(text) == size
 
 
@@ -108,6 +107,12 @@ def test_other_sizes_are_refused(text: str) -> None:
     """What is no size is named, with an example of one."""
     with pytest.raises(UserError, match=r'a memory size must be like "31\.4GiB", not '):
         parse_size(text)
+
+
+def test_a_size_without_a_unit_is_refused_with_the_likely_one() -> None:
+    """31.4 bytes are nobody's GPU; the line says what was probably meant."""
+    with pytest.raises(UserError, match=r'not "31\.4"; did you mean "31\.4GiB"\?'):
+        parse_size("31.4")
 
 
 def test_sizes_are_written_in_the_unit_that_fits() -> None:
