@@ -35,7 +35,7 @@ def doctor(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    r"""Look for what keeps services from running well here.
+    """Look for what keeps services from running well here.
 
     \b
     Each check is one line, with what would help:
@@ -45,7 +45,7 @@ def doctor(
       skip  it does not apply, or could not be looked at
 
     Nothing is changed, and no root is needed. Exit code 1 where anything fails.
-    """
+    """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.doctor.answer import Verdict
     from servicekit.doctor.examination import examine
     from servicekit.doctor.look import look

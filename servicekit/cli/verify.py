@@ -39,7 +39,8 @@ def verify(
         typer.Option("--only", metavar="GATE", help="Ask this gate alone; may be repeated."),
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=4, help="Times that stability asks the same.")
+        int,
+        typer.Option("--repeats", min=4, metavar="N", help="Times that stability asks the same."),
     ] = 8,
     json: AsJson = False,
     user: ForUser = False,
@@ -47,7 +48,8 @@ def verify(
     """Ask a served model what a profile must pass to count.
 
     \b
-    The gates: text, thinking, recall, tools, json, vision, wall, stability, kv-precision.
+    The gates:
+      text, thinking, recall, tools, json, vision, wall, stability, kv-precision
 
     Each passes, fails or is skipped with a reason. What was asked and answered is kept below the
     state directory, with the versions that it holds for; `status` and `show` tell whether it still
@@ -251,6 +253,8 @@ def _tell(result: Verification) -> None:
     table(("GATE", "", "TOOK", "WHY"), rows)
     for finding in result.findings:
         for row in finding.evidence.get("lengths", ()):
+            if row["prompt_tokens"] is None:
+                continue  # it was not answered, which the reason says
             ttft = row["ttft_seconds"]
             at = "" if ttft is None else f", first token after {duration(ttft)}"
             typer.echo(f"  recall: {row['prompt_tokens']} prompt tokens{at}")

@@ -35,6 +35,7 @@ def test_each_verb_has_help_that_begins_with_its_summary(verb: str) -> None:
     assert VERBS[verb].summary in " ".join(words)
     (line,) = (line for line in said("-h").splitlines() if line.split()[:1] == [verb])
     assert line.endswith(VERBS[verb].summary)
+    assert "\\b" not in said(verb, "-h")  # what keeps lines apart is not for the reader
 
 
 def test_without_a_verb_there_is_help() -> None:
