@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from servicekit.bench.values import EngineSide
+from servicekit.bench.values import MOST, EngineSide
 from servicekit.engines.prometheus import read_samples, totals
 from servicekit.values import EngineName
 
@@ -83,8 +83,10 @@ def moved(
     generated, first = grown.get("generated_tokens"), grown.get("first_count")
     drafts = grown.get("drafts")
     if engine is EngineName.VLLM and generated is not None and first is not None:
-        grown["decoded_tokens"] = generated - first
+        grown["decoded_tokens"] = max(0.0, generated - first)
     if engine is EngineName.SGLANG and None not in (generated, first, drafts):
         # What a request has beyond its first token and one for each verification was accepted.
         grown["accepted_tokens"] = max(0.0, (generated or 0) - (first or 0) - (drafts or 0))
-    return EngineSide(**{name: grown.get(name) for name in EngineSide.model_fields})
+    # What a page says is not believed to be a number of anything.
+    sane = {name: value for name, value in grown.items() if value is not None and value <= MOST}
+    return EngineSide(**{name: sane.get(name) for name in EngineSide.model_fields})

@@ -53,7 +53,8 @@ class Ruler:
     def of(cls, short: int, long: int) -> Ruler | None:
         """Make one from the tokens of the two prompts; `None` where they do not tell."""
         sentence = (long - short) / (LONG - SHORT)
-        return cls(short - SHORT * sentence, sentence) if sentence > 0 else None
+        # A sentence has more than one token: by less, a prompt would be made of millions of them.
+        return cls(short - SHORT * sentence, sentence) if sentence >= 1 else None
 
     def length(self, wanted: int) -> Length:
         """Give the length of a text that makes a prompt of `wanted` tokens, or somewhat fewer."""

@@ -104,8 +104,20 @@ def _about(case: Case) -> Iterator[str]:
         yield f"{len(case.faults)} of {len(case.samples)} requests failed: {case.faults[0]}"
     if case.cut_off:
         yield f"{case.cut_off} of {len(case.sound)} answers were cut off before they were finished"
-    if wanted and counted and abs(max(counted) - wanted) > LENGTH_OFF * wanted:
-        yield f"prompts have up to {max(counted)} tokens, not {wanted}"
+    if case.cut_short:
+        yield (
+            f"{case.cut_short} of {len(case.sound)} answers ended before the "
+            f"{case.conditions.max_tokens} tokens that they were to have"
+        )
+    if case.in_one_piece:
+        yield f"{case.in_one_piece} of {len(case.sound)} answers came in one piece: no decode rate"
+    if wanted and len(counted) < len(case.sound):
+        uncounted = len(case.sound) - len(counted)
+        yield f"the engine did not count {uncounted} of {len(case.sound)} prompts"
+    furthest = max(counted, key=lambda tokens: abs(tokens - wanted), default=wanted)
+    if wanted and abs(furthest - wanted) > LENGTH_OFF * wanted:
+        most = "up to " if furthest > wanted else "down to "
+        yield f"prompts have {most}{furthest} tokens, not {wanted}"
     cached = sum(each.cached_tokens or 0 for each in case.sound)
     if wanted and case.conditions.prefix is Prefix.COLD and cached > WARMED * sum(counted):
         yield f"{cached} tokens of prompts that were to be new came from the cache"

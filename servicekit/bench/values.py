@@ -9,24 +9,49 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable  # noqa: TC003 - a NamedTuple's annotation
+from datetime import datetime
 from enum import StrEnum
 from math import ceil
 from statistics import median, stdev
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from servicekit.errors import UserError
-from servicekit.findings import Finding, texts, wording
+from servicekit.findings import Finding, shown, texts, wording
 from servicekit.verify.record import Fingerprint
+from servicekit.verify.values import MOST_TOKENS
 
 FORMAT: Final = 1
 """Version of the file's layout; another one is refused."""
 LEAST_DECODED: Final = 16
 """Tokens of an answer, at least, whose decode rate is worth telling."""
 
-Seconds = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
+LEAST_SPAN: Final = 0.002
+"""Seconds between first and last token, at least, over which there is a decode rate: what the clock
+may be off by. An answer that comes in one piece was not streamed, and tells none."""
+MOST: Final = 1e11
+"""Beyond it nothing is a number of seconds, tokens or tokens/s, whatever a file or a page says."""
+
+
+def _time(text: str) -> str:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None or not YEARS[0] <= at.year <= YEARS[1]:
+        raise ValueError(f'must be a time of ISO 8601 with its zone, not "{shown(text)}"')
+    return text
+
+
+YEARS: Final = (1970, 9998)
+"""In which a run can have been, so that any zone's clock can show it."""
+
+Seconds = Annotated[float, Field(ge=0, le=MOST)]
+Amount = Annotated[float, Field(ge=0, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+Name = Annotated[str, Field(max_length=200)]
+Time = Annotated[str, AfterValidator(_time)]
 
 
 class ResultError(UserError):
@@ -52,7 +77,7 @@ class _Stored(BaseModel):
 class Suite(_Stored):
     """Which suite was run; an edited one has another hash, and is another suite."""
 
-    name: str
+    name: Name
     version: Count
     hash: str
 
@@ -139,12 +164,13 @@ class Sample(_Stored):
     def decode(self) -> float | None:
         """Decode tokens/s: the tokens after the first, over the time after the first.
 
-        `None` for an answer of fewer than `LEAST_DECODED` tokens, which is no rate yet.
+        `None` for an answer of fewer than `LEAST_DECODED` tokens, which is no rate yet, and for one
+        that came within `LEAST_SPAN`.
         """
         if self.first is None or self.last is None or self.completion_tokens is None:
             return None
         spent = self.last - self.first
-        if self.completion_tokens < LEAST_DECODED:
+        if self.completion_tokens < LEAST_DECODED or spent < LEAST_SPAN:
             return None
         return _ratio(self.completion_tokens - 1, spent)
 
@@ -155,9 +181,9 @@ class Sample(_Stored):
         Where the engine does not tell what was cached, the whole prompt counts: that is right for
         a cold prefix only, and `Case` gives it for no other.
         """
-        if not self.first or self.prompt_tokens is None:
+        if self.prompt_tokens is None:
             return None
-        return (self.prompt_tokens - (self.cached_tokens or 0)) / self.first
+        return _ratio(self.prompt_tokens - (self.cached_tokens or 0), self.first)
 
 
 class EngineSide(_Stored):
@@ -166,22 +192,22 @@ class EngineSide(_Stored):
     Series of SGLang, vLLM and llama.cpp differ: `servicekit.bench.counters` says which is which.
     """
 
-    prompt_tokens: float | None
+    prompt_tokens: Amount | None
     """All of them, cached ones too."""
-    cached_tokens: float | None
-    generated_tokens: float | None
-    prefill_seconds: float | None
+    cached_tokens: Amount | None
+    generated_tokens: Amount | None
+    prefill_seconds: Amount | None
     """Spent on prompts, without waiting for a turn, added up over requests."""
-    first_count: float | None
-    first_seconds: float | None
+    first_count: Amount | None
+    first_seconds: Amount | None
     """From arrival to first token, added up over `first_count` requests."""
-    decoded_tokens: float | None
-    decode_seconds: float | None
+    decoded_tokens: Amount | None
+    decode_seconds: Amount | None
     """Spent on `decoded_tokens`, added up over requests."""
-    drafts: float | None
+    drafts: Amount | None
     """Times that the target verified what a drafter proposed."""
-    drafted_tokens: float | None
-    accepted_tokens: float | None
+    drafted_tokens: Amount | None
+    accepted_tokens: Amount | None
 
     @property
     def prefill(self) -> float | None:
@@ -213,13 +239,16 @@ class EngineSide(_Stored):
 
 
 def _ratio(part: float | None, of: float | None) -> float | None:
-    return part / of if part is not None and of is not None and of > 0 else None
+    """Divide; `None` for what is no part of anything, and where nothing sensible comes out."""
+    if part is None or of is None or of <= 0 or not 0 <= part <= MOST * of:
+        return None
+    return part / of
 
 
 class Case(_Stored):
     """One case of a suite: the same kind of request, repeated under the same conditions."""
 
-    name: str
+    name: Name
     """Unique within its suite."""
     conditions: Conditions
     planned: Count
@@ -265,13 +294,36 @@ class Case(_Stored):
         if figure is PREFILL and self.conditions.prefix is not Prefix.COLD:
             return sample.cached_tokens is not None
         if figure is DONE:
-            return self.conditions.exact_output or sample.finish_reason != "length"
+            if self.conditions.exact_output:
+                return self._is_whole(sample)
+            return sample.finish_reason != "length"
         return True
 
     @property
     def cut_off(self) -> int:
         """Answers that were not finished within `max_tokens`: they took no time to finish."""
         return 0 if self.conditions.exact_output else len(self.sound) - len(self.values(DONE))
+
+    @property
+    def cut_short(self) -> int:
+        """Answers that were to go on until `max_tokens`, and ended before: other work was done."""
+        if not self.conditions.exact_output:
+            return 0
+        return sum(not self._is_whole(sample) for sample in self.sound)
+
+    def _is_whole(self, sample: Sample) -> bool:
+        told = sample.completion_tokens
+        if told is None:
+            return sample.finish_reason == "length"
+        return told >= self.conditions.max_tokens
+
+    @property
+    def in_one_piece(self) -> int:
+        """Answers that were not streamed, so that nobody knows when their tokens were made."""
+        return sum(
+            sample.decode is None and (sample.completion_tokens or 0) >= LEAST_DECODED
+            for sample in self.sound
+        )
 
     @property
     def foreign(self) -> float:
@@ -298,12 +350,19 @@ class Pools(_Stored):
     effective: Count | None
 
 
+def _told_apart(cases: tuple[Case, ...]) -> tuple[Case, ...]:
+    names = [case.name for case in cases]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f'must not have two cases "{shown(twice[0])}"')
+    return cases
+
+
 class Result(_Stored):
     """One run of a suite, as its file holds it."""
 
     format: Literal[1]
     suite: Suite
-    profile: str
+    profile: Name
     engine: str
     """`sglang`, `vllm`, `llamacpp` or `openai`."""
     model: str
@@ -317,15 +376,15 @@ class Result(_Stored):
     """Conditions of the suite that the profile does not meet, run all the same."""
     skipped: tuple[str, ...]
     """Cases that were not run, each with the reason: prompts that do not fit, say."""
-    started: str
+    started: Time
     """ISO 8601, by the wall clock."""
-    ended: str
+    ended: Time
     complete: bool
     """False after ^C."""
     degraded: tuple[str, ...]
     """Reasons why the service was `degraded` before or after, such as `draft-graph-disabled`."""
     pools: Pools
-    cases: tuple[Case, ...]
+    cases: Annotated[tuple[Case, ...], AfterValidator(_told_apart)]
 
     @property
     def name(self) -> str:

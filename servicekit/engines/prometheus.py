@@ -67,6 +67,7 @@ def totals(samples: Iterable[Sample], *, of: str) -> dict[str, float]:
     sums: dict[str, float] = {}
     for sample in (each for each in samples if math.isfinite(each.value)):
         sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
-    if not sums:
+    finite = {name: value for name, value in sums.items() if math.isfinite(value)}
+    if not finite:
         raise ShapeError(f"no metrics of {of}")
-    return sums
+    return finite

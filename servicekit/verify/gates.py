@@ -70,6 +70,8 @@ CREEP: Final = 2.0
 """Times that even the quickest of the later answers may take as long as the earlier ones."""
 CREEP_SECONDS: Final = 1.0
 """Seconds below which a longer answer is jitter."""
+TEMPLATE: Final = 1024
+"""Tokens, at most, that a chat template puts around a prompt, which has no more than characters."""
 WORD: Final = 0.25
 """Tokens that a word has at least; an engine that counts fewer does not count."""
 REFUSALS: Final = (400, 413, 422)
@@ -225,8 +227,13 @@ def recall(subject: Subject) -> Steps[Judgement]:
         if lengths and sentences <= counted[-1][0]:
             continue
         label = f"Report {'ABCD'[len(lengths)]}. "
-        row, tokens = yield from _recalled(subject, _haystack(sentences, label))
+        haystack = _haystack(sentences, label)
+        row, tokens = yield from _recalled(subject, haystack)
         lengths.append(row)
+        if tokens is not None and (wrong := _miscounted(counted, sentences, haystack, tokens)):
+            row["lost"].append(wrong)
+            faults.append(wrong)
+            break
         if row["lost"]:
             faults.append(f"{tokens or wanted} tokens: {', '.join(row['lost'])}")
         if tokens is None:
@@ -250,6 +257,17 @@ def _sentences(counted: Sequence[tuple[int, int]], wanted: int) -> int:
         fewer, before = counted[-2]
         more = (sentences - fewer) * (wanted - tokens) / max(1, tokens - before)
     return min(wanted, max(LEAST_SENTENCES, sentences + int(more)))
+
+
+def _miscounted(
+    counted: Sequence[tuple[int, int]], sentences: int, haystack: str, tokens: int
+) -> str:
+    """Say why a count cannot be one of this prompt, by which nothing may be claimed."""
+    if tokens > len(haystack) + TEMPLATE:
+        return f"the engine counts {tokens} tokens of a prompt of {len(haystack)} characters"
+    if any(fewer < sentences and tokens <= before for fewer, before in counted):
+        return "the tokens of a prompt do not grow with it"
+    return ""
 
 
 def _recalled(subject: Subject, haystack: str) -> Steps[tuple[dict[str, Any], int | None]]:

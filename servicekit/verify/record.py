@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FOLDER: Final = "verifications"
 COMMIT: Final = 8
 """Characters of a commit that tell it from another."""
+LONGEST: Final = 1e9
+"""Seconds that no gate takes, whatever a file says."""
 FORMAT: Final = 1
 """Version of the file's layout; another one is passed over."""
 
@@ -126,8 +128,12 @@ class Verification:
         return (
             all(isinstance(text, str) for text in texts)
             and all(isinstance(each.evidence, dict) for each in self.findings)
-            and all(isinstance(each.seconds, int | float) for each in self.findings)
+            and all(_is_time(each.seconds) for each in self.findings)
         )
+
+
+def _is_time(seconds: object) -> bool:
+    return isinstance(seconds, int | float) and 0 <= seconds < LONGEST
 
 
 def standing(last: Verification | None, now: Fingerprint | None, gates: tuple[str, ...]) -> str:

@@ -144,9 +144,8 @@ class Reply:
         """The `function` of each structured tool call."""
         message = self._choice.get("message")
         calls = message.get("tool_calls") if isinstance(message, dict) else None
-        functions = (
-            call.get("function") for call in (calls or ()) if isinstance(call, dict)
-        )  # fmt: skip
+        every = calls if isinstance(calls, list) else ()
+        functions = (call.get("function") for call in every if isinstance(call, dict))
         return tuple(function for function in functions if isinstance(function, dict))
 
     @property

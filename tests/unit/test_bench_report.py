@@ -76,6 +76,22 @@ def test_a_sound_result_needs_no_word() -> None:
             "chat: prompts have up to 9000 tokens, not 8192",
         ),
         (
+            {"cases": (case(samples=[sample(), sample(prompt_tokens=4000)]),)},
+            "chat: prompts have down to 4000 tokens, not 8192",
+        ),
+        (
+            {"cases": (case(samples=[sample(), sample(prompt_tokens=None)]),)},
+            "chat: the engine did not count 1 of 2 prompts",
+        ),
+        (
+            {"cases": (case(conditions=conditions(exact_output=True, max_tokens=256)),)},
+            "chat: 3 of 3 answers ended before the 256 tokens that they were to have",
+        ),
+        (
+            {"cases": (case(samples=[sample(), sample(decode=1e6)]),)},
+            "chat: 1 of 2 answers came in one piece: no decode rate",
+        ),
+        (
             {"cases": (case(samples=[sample(cached_tokens=4096)]),)},
             "chat: 4096 tokens of prompts that were to be new came from the cache",
         ),

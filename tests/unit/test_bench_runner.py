@@ -270,6 +270,13 @@ def test_a_length_that_cannot_be_counted_ends_the_run() -> None:
     assert cases[0].samples[0].prompt_tokens is None
 
 
+def test_a_length_that_does_not_grow_as_text_does_is_none() -> None:
+    """By a quarter of a token for a sentence, a prompt of 8,192 tokens would be megabytes."""
+    assert prompts.Ruler.of(100, 101) is None
+    assert prompts.Ruler.of(100, 99) is None
+    assert prompts.Ruler.of(100, 104) is not None
+
+
 def test_an_engine_that_dies_meanwhile_ends_the_run() -> None:
     """A case without an answer is kept with its faults, and is the last."""
 

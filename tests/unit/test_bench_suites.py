@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import plans
@@ -164,6 +165,24 @@ def exposition(**values: float) -> str:
 def moved(engine: EngineName, before: str, after: str) -> EngineSide:
     """Tell how far counters moved between two pages."""
     return counters.moved(engine, counters.read(engine, before), counters.read(engine, after))
+
+
+def test_a_page_is_not_believed() -> None:
+    """What is no number of tokens tells nothing, and ends no run."""
+    before = exposition(vllm__generation_tokens_total=0, vllm__time_to_first_token_seconds_count=1)
+    after = exposition(
+        vllm__prompt_tokens_total=1e300,
+        vllm__prompt_tokens_cached_total=inf,
+        vllm__time_to_first_token_seconds_count=3,
+        vllm__generation_tokens_total=1,
+    )
+    side = moved(EngineName.VLLM, before, after)
+    assert (side.prompt_tokens, side.cached_tokens) == (None, None)
+    assert (side.first_count, side.decoded_tokens) == (2, 0)
+    twice = 'vllm:prompt_tokens_total{rank="0"} 1e308\nvllm:prompt_tokens_total{rank="1"} 1e308\n'
+    assert counters.read(EngineName.VLLM, twice + before) != {}
+    with pytest.raises(ShapeError, match="no metrics of vllm"):
+        counters.read(EngineName.VLLM, twice)
 
 
 def test_what_vllm_counts() -> None:

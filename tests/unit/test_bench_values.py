@@ -62,6 +62,41 @@ def test_what_is_written_is_read() -> None:
             lambda told: told["cases"][0]["conditions"].update(prefix="hot"),
             'cases[0].conditions.prefix: must be one of "cold", "warm", "stamped", not "hot"',
         ),
+        (
+            lambda told: told["cases"][0]["samples"][0].update(completion_tokens=10**400),
+            (
+                "cases[0].samples[0].completion_tokens: "
+                "must be at most 2147483648, not a number that large"
+            ),
+        ),
+        (
+            lambda told: told["cases"][0]["samples"][0].update(last=1e308),
+            "cases[0].samples[0].last: must be at most 100000000000, not a number that large",
+        ),
+        (
+            lambda told: told["cases"][0]["engine"].update(drafts=-1.0),
+            "cases[0].engine.drafts: must be at least 0, not -1",
+        ),
+        (
+            lambda told: told.update(started="yesterday"),
+            'started: must be a time of ISO 8601 with its zone, not "yesterday"',
+        ),
+        (
+            lambda told: told.update(ended="2026-01-31T12:00:00"),
+            'ended: must be a time of ISO 8601 with its zone, not "2026-01-31T12:00:00"',
+        ),
+        (
+            lambda told: told.update(started="0001-01-01T00:00:00+00:00"),
+            'started: must be a time of ISO 8601 with its zone, not "0001-01-01T00:00:00+00:00"',
+        ),
+        (
+            lambda told: told["cases"].append(told["cases"][0]),
+            'cases: must not have two cases "chat"',
+        ),
+        (
+            lambda told: told.update(profile="x" * 201),
+            "profile: string should have at most 200 characters",
+        ),
         (lambda told: told.pop("format"), "it names no format"),
         (lambda told: told.update(format="1"), "it names no format"),
     ],
@@ -126,9 +161,31 @@ def test_an_answer_that_was_cut_off_never_finished() -> None:
     """A thought that ended with its tokens has no time to the finished answer."""
     cut = [sample(finish_reason="length"), sample()]
     assert (len(case(samples=cut).values(DONE)), case(samples=cut).cut_off) == (1, 1)
-    exact = conditions(exact_output=True)
+    exact = conditions(exact_output=True, max_tokens=201)
     assert len(case(samples=cut, conditions=exact).values(DONE)) == 2
     assert case(samples=cut, conditions=exact).cut_off == 0
+
+
+def test_an_answer_that_ended_before_its_length_is_another_one() -> None:
+    """An engine may overlook that it is to go on: the time to such an end is nobody's."""
+    exact = conditions(exact_output=True, max_tokens=201)
+    uncounted = sample(finish_reason="length", completion_tokens=None)
+    asked = case(samples=[sample(), sample(tokens=60), uncounted], conditions=exact)
+    assert (len(asked.values(DONE)), asked.cut_short) == (2, 1)
+    assert case(samples=[sample(tokens=60)]).cut_short == 0
+
+
+def test_what_came_in_one_piece_has_no_rate() -> None:
+    """Behind a proxy that holds an answer back, tokens seem to come all at once."""
+    held_back = case(samples=[sample(decode=1e6), sample(), sample(tokens=8, decode=1e6)])
+    assert (len(held_back.values(DECODE)), held_back.in_one_piece) == (1, 1)
+
+
+def test_no_figure_is_beyond_all_reason() -> None:
+    """More from the cache than there was, no time at all: neither is a rate."""
+    assert sample(cached_tokens=9000).prefill is None
+    assert sample(ttft=5e-324).prefill is None
+    assert side(drafted_tokens=5e-324).acceptance is None
 
 
 def test_what_others_asked_meanwhile_is_seen() -> None:

@@ -182,6 +182,8 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("recall", counts(0), "does not count the tokens"),
     ("recall", counts(10**30), "does not count the tokens"),
     ("recall", counts("8"), "does not count the tokens"),
+    ("recall", counts(200_000), "the engine counts 200000 tokens of a prompt of"),
+    ("recall", counts(900), "the tokens of a prompt do not grow with it"),
     ("tools", says("<function=get_weather>"), "`<function=` in `content`: tool-call parser miss"),
     ("tools", says("<tool_call>{}</tool_call>"), "`<tool_call>` in `content`: tool-call parser"),
     ("tools", says("[TOOL_CALLS][]"), "`[TOOL_CALLS]` in `content`: tool-call parser missing"),
@@ -191,6 +193,7 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("tools", says(None, tool_calls=[call("Rome")]), "required: no call for paris"),
     ("tools", calls_only(chosen, says("Sunny, 21.")), "required: no structured"),
     ("tools", says(None, tool_calls=[call("Paris", name="rm")]), 'the call names "rm"'),
+    ("tools", says(None, tool_calls=5), "no structured tool call"),
     ("tools", says(None, tool_calls=[call("Paris", arguments='{"city')]), "not those of the tool"),
     ("tools", says(None, tool_calls=[call("Paris", arguments=None)]), "not those of the tool"),
     ("tools", says(None, tool_calls=[call("Paris")]), "parallel: no call for rome"),
@@ -232,6 +235,12 @@ def test_a_broken_recall_claims_only_what_was_recalled() -> None:
     """What lies beyond the first loss is not claimed."""
     found = judged("recall", forgets(700))
     assert 0 < found.evidence["longest_measured"] <= 700
+
+
+def test_a_count_that_cannot_be_one_claims_nothing() -> None:
+    """An engine that tells the same of every prompt proves no length by it."""
+    assert judged("recall", counts(200_000)).evidence["longest_measured"] == 0
+    assert judged("recall", counts(900)).evidence["longest_measured"] <= 900
 
 
 def test_an_engine_that_does_not_count_claims_nothing() -> None:
