@@ -17,6 +17,8 @@ more easily: the deviation then counts as often as the root of `ENOUGH` over the
 of a hundred comparisons of equal runs three at most find a difference, with three samples, too."""
 PRECISION: Final = 0.02
 """Part of a median that a benchmark may be wrong by, as it promises against known timings."""
+LEFT_OUT: Final = 0.01
+"""Part of the requests by which the better of two medians may leave out more than the other."""
 CLOCK: Final = 0.002
 """Seconds that it may be wrong by where that is more."""
 
@@ -29,7 +31,7 @@ class Verdict(StrEnum):
     SAME = "no difference"
     """The medians differ by no more than the samples do among themselves."""
     UNKNOWN = "cannot tell"
-    """One of them was not measured, or not often enough."""
+    """One of them was not measured, or not often enough; or the better one leaves requests out."""
 
 
 class Judgement(NamedTuple):
@@ -50,9 +52,26 @@ def judge(figure: Figure, before: Case, now: Case) -> Judgement:
     """Compare the medians of `figure` in two cases that match.
 
     A difference is one where it exceeds what lies between the samples of either run, and what the
-    benchmark itself may be wrong by.
+    benchmark itself may be wrong by. What looks better since it is of fewer of the requests, as the
+    slow ones were cut off or failed, is not.
     """
+    found = apparent(figure, before, now)
+    winner, loser = (now, before) if found.verdict is Verdict.BETTER else (before, now)
+    decided = found.verdict in {Verdict.BETTER, Verdict.WORSE}
+    # Rounded: 1 - 0.99 is a little more than 0.01 to a computer.
+    if decided and round(_left_out(figure, winner) - _left_out(figure, loser), 9) > LEFT_OUT:
+        return found._replace(verdict=Verdict.UNKNOWN)
+    return found
+
+
+def apparent(figure: Figure, before: Case, now: Case) -> Judgement:
+    """Do the same with what was measured alone, whatever each of them leaves out."""
     return compare(before.statistics(figure), now.statistics(figure), figure)
+
+
+def _left_out(figure: Figure, case: Case) -> float:
+    """Part of the requests that have no such figure."""
+    return 1 - len(case.values(figure)) / max(1, len(case.samples))
 
 
 def compare(before: Statistics | None, now: Statistics | None, figure: Figure) -> Judgement:

@@ -11,7 +11,7 @@ from servicekit.bench.figures import WHOLES, percent, spread, worst
 from servicekit.bench.values import FIGURES
 from servicekit.compare.charts import chart
 from servicekit.compare.drawing import drawn
-from servicekit.compare.judgement import CLOCK, ENOUGH, FEWEST, PRECISION, Verdict
+from servicekit.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Verdict
 from servicekit.compare.words import MEANINGS, conditions_in_words, run_in_words, suite_in_words
 from servicekit.render import rendered
 
@@ -118,6 +118,7 @@ def page(comparison: Comparison, *, at: str) -> str:
         enough=ENOUGH,
         precision=f"{PRECISION:.0%}".replace("%", " %"),
         clock=f"{CLOCK * 1000:.0f} ms",
+        left_out=f"{LEFT_OUT:.0%}".replace("%", " %"),
     )
 
 

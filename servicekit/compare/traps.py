@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.bench.figures import number, spoken
 from servicekit.bench.values import DECODE, DONE, FIGURES
-from servicekit.compare.judgement import Verdict, judge
+from servicekit.compare.judgement import Verdict, apparent, judge
 from servicekit.compare.matching import both
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ POOL_SHORT: Final = 0.99
 """Part of the context asked for below which a pool is too small; engines round to whole pages."""
 CORRECTNESS_LOST: Final = 0.01
 """Share of right answers that may be lost without a word: one in a hundred."""
+
+CUT_OFF: Final = 0.01
+"""Share of answers, beyond the other run's, that may not be finished without a word."""
 
 Sides = tuple[str, str]
 """What the two runs are called."""
@@ -78,13 +81,19 @@ def answer_later(before: Case, now: Case, called: Sides) -> str | None:
 
     An answer that is cut off is never finished, which is later than any.
     """
-    decode, done = judge(DECODE, before, now), judge(DONE, before, now)
+    decode, done = apparent(DECODE, before, now), judge(DONE, before, now)
     if decode.verdict is not Verdict.BETTER:
         return None
     faster = f"decode is faster ({_against(decode, DECODE, called)})"
     if done.now is None and done.before is not None:
         tokens = now.conditions.max_tokens
         return f"{faster}, but no answer is finished within {tokens:,} tokens, as {called[0]}'s are"
+    if _unfinished(now) > _unfinished(before) + CUT_OFF:
+        return (
+            f"{faster}, but {now.cut_off} of {len(now.sound)} answers are not finished within "
+            f"{now.conditions.max_tokens:,} tokens, of {called[0]}'s {before.cut_off} of "
+            f"{len(before.sound)}"
+        )
     if done.verdict is not Verdict.WORSE:
         return None
     was, became = _length(before), _length(now)
@@ -98,7 +107,7 @@ def correctness_lost(before: Case, now: Case, called: Sides) -> str | None:
     # Rounded: 1 - 0.99 is a little more than 0.01 to a computer.
     if was is None or became is None or round(was - became, 9) <= CORRECTNESS_LOST:
         return None
-    judged = [(judge(figure, before, now), figure) for figure in FIGURES]
+    judged = [(apparent(figure, before, now), figure) for figure in FIGURES]
     faster = [each for each in judged if each[0].verdict is Verdict.BETTER]
     if not faster:
         return None
@@ -149,6 +158,10 @@ def _traps(results: Sequence[Result], called: Sequence[str]) -> Iterator[Trap]:
                 for trap, rule in PAIRS.items():
                     if (text := rule(before, now, sides)) is not None:
                         yield Trap(trap, sides[1], now.name, text)
+
+
+def _unfinished(case: Case) -> float:
+    return case.cut_off / max(1, len(case.sound))
 
 
 def _length(case: Case) -> int:

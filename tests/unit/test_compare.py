@@ -265,6 +265,35 @@ def test_an_answer_that_is_never_finished_is_later_than_any() -> None:
     assert tuple(trap) == ("answer-later", "B", "chat", text)
 
 
+def test_an_answer_that_is_finished_less_often_is_flagged() -> None:
+    """The few that are finished are the short ones: their time is no better one."""
+    steady = run("steady", measured(*[100.0] * 10))
+    cut = [bench_results.sample(decode=200, finish_reason="length")] * 8
+    short = [bench_results.sample(decode=200, tokens=100)] * 2
+    hasty = run("hasty", bench_results.case(samples=[*cut, *short]))
+    assert judge(DONE, steady.cases[0], hasty.cases[0]).verdict is Verdict.UNKNOWN
+    assert judge(DONE, hasty.cases[0], steady.cases[0]).verdict is Verdict.UNKNOWN
+    (trap,) = traps([steady, hasty], "AB")
+    assert trap.name == "answer-later"
+    assert trap.text.endswith("8 of 10 answers are not finished within 256 tokens, of A's 0 of 10")
+
+
+def test_what_fails_where_others_answer_is_not_faster() -> None:
+    """A server that turns away every second request has time for the others; the trap is named."""
+    patient = run("patient", measured(*[100.0] * 10))
+    fault = bench_results.sample(fault="HTTP 503: busy", correct=False)
+    turning = [*[bench_results.sample(decode=200)] * 5, *[fault] * 5]
+    busy = run("busy", bench_results.case(samples=turning))
+    for figure in (DECODE, DONE):
+        assert judge(figure, patient.cases[0], busy.cases[0]).verdict is Verdict.UNKNOWN
+    assert judge(TTFT, patient.cases[0], busy.cases[0]).verdict is Verdict.SAME
+    assert ("correctness-lost", "B") in names([patient, busy])
+    slower = run(
+        "slower", bench_results.case(samples=[*[bench_results.sample(decode=50)] * 9, fault])
+    )
+    assert judge(DECODE, patient.cases[0], slower.cases[0]).verdict is Verdict.WORSE
+
+
 def test_a_late_answer_may_be_the_first_tokens_fault() -> None:
     """Where answers are no longer, nothing is said of their length."""
     quick = run("quick", measured(100, 100, 100))
