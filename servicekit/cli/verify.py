@@ -72,6 +72,8 @@ def verify(
         # Before it is told, and before the service is stopped: both may fail, or be broken off.
         with undisturbed():
             lost = _keep(mine, result)
+        if result.complete:
+            _tell_another_run(mine, found, now)
     if json:
         as_json(result.as_json())
     else:
@@ -107,6 +109,22 @@ def _keep(mine: Session, result: Verification) -> UserError | None:
         note(f"interrupted: {len(result.findings)} of {len(result.gates)} gates were asked")
     note(f"kept as {state}/verifications/{name}")
     return None
+
+
+def _tell_another_run(mine: Session, found: Installed, before: Status) -> None:
+    """Tell where the run that was asked is over: what failed since says nothing of the model."""
+    from servicekit.cli.control import is_up
+    from servicekit.errors import UserError
+
+    try:
+        now = mine.look(found)
+    except UserError:  # who cannot be asked accuses nobody
+        return
+    if now.run != before.run or not is_up(now):
+        note(
+            f'"{now.profile}" did not stay up meanwhile, and what failed may have failed for that; '
+            f"`servicekit history {now.profile}` says why"
+        )
 
 
 def _unkept(state: Path, error: OSError) -> UserError:

@@ -109,6 +109,19 @@ def test_what_is_printed_and_what_is_kept_are_one(host: Host) -> None:
     assert "prompt tokens, first token after " in text.out
 
 
+def test_a_run_that_ended_meanwhile_is_told(host: Host) -> None:
+    """What failed since then is not held against the model without a word."""
+    state = host.home / "run/here/state.json"
+
+    def dies(body: dict[str, Any]) -> Answer:
+        state.write_text(state.read_text().replace('"r1"', '"r2"'))
+        return sound(body)
+
+    told = '"here" did not stay up meanwhile'
+    assert told in host.verify(dies, "--only", "text").err
+    assert told not in host.verify(sound, "--only", "text").err
+
+
 def test_a_key_is_in_no_evidence(host: Host) -> None:
     """A server that repeats the key finds it neither kept nor printed."""
 
