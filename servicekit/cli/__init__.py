@@ -21,7 +21,7 @@ from typing_extensions import override
 from servicekit.cli.output import drop, ours
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
-from servicekit.findings import printable
+from servicekit.findings import did_you_mean, printable
 
 
 class Verb(NamedTuple):
@@ -115,6 +115,13 @@ class _Verbs(TyperGroup):
         alone = typer.Typer(add_completion=False, rich_markup_mode=None)
         alone.command(cmd_name, context_settings=HELP_NAMES)(found)
         return get_command(alone)
+
+    @override
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = not args or args[0] in VERBS or args[0].startswith("-")
+        if not known and not ctx.resilient_parsing:  # which is how a shell asks for completions
+            ctx.fail(f'there is no verb "{args[0]}"{did_you_mean(args[0], VERBS)}')
+        return super().resolve_command(ctx, args)
 
     @override
     def format_commands(self, ctx: Any, formatter: Any) -> None:

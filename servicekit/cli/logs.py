@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.output import note
 from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ def logs(
     This is journalctl under systemd. Under Supervisor it is the log file, in which the engine's
     lines carry no time of ours: --since shows what can be as new as that.
     """
+    from servicekit.diagnosis.causes import Cause
+    from servicekit.errors import UserError
+    from servicekit.findings import did_you_mean
+
+    if cause and cause not in set(Cause):
+        raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')
     found = session(ctx, user=user).installed(profile)
     query = query_of(
         follow=follow, lines=lines, since=since, priority=priority, run=run, cause=cause
@@ -99,6 +106,10 @@ def _pick(manager: Manager, unit: str, query: LogQuery) -> None:
 
     from servicekit.managers.logstream import log_of
 
+    found = False
     with log_of(manager, unit, query) as wanted:
         for line in wanted if query.lines is None else deque(wanted, query.lines):
             typer.echo(line, nl=False)
+            found = True
+    if not found:
+        note("no line of its log is of that kind")

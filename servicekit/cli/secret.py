@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.output import table
+from servicekit.cli.output import note, table
 from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
@@ -83,7 +83,10 @@ def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = Fa
     recipe = mine.profile(profile)
     there = Tree().names(mine.places.secrets / profile)
     rows = [(name, "stored" if name in there else "missing") for name in recipe.secrets]
-    table(("SECRET", ""), rows)
+    if rows:
+        table(("SECRET", ""), rows)
+    else:
+        note(f'profile "{profile}" names no secrets')
 
 
 @app.command("remove")

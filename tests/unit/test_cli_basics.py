@@ -66,6 +66,11 @@ def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
     assert "Usage: servicekit" in refused(*words, code=2)
 
 
+def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant() -> None:
+    """As a mistyped profile or option is."""
+    assert 'there is no verb "lst"; did you mean "list"?' in refused("lst", code=2)
+
+
 def test_a_users_mistake_is_one_line() -> None:
     """An error names the thing and what would do, on standard error, behind the program's name."""
     done = servicekit("show", "dmeo")

@@ -229,6 +229,8 @@ def test_history_and_logs_of_a_service_that_never_ran(host: Host) -> None:
     host.said("install", "demo")
     assert '"sometime" is no time' in host.said("logs", "demo", "--since", "sometime", code=1)
     assert '"loud" is no level; one of emerg, ' in host.said("logs", "demo", "-p", "loud", code=1)
+    wrong = host.said("logs", "demo", "--cause", "hunk", code=1)
+    assert wrong == 'servicekit: there is no cause "hunk"; did you mean "hung"?\n'
 
 
 def test_the_log_file_is_searched_for_a_run_and_for_a_cause(host: Host) -> None:
@@ -243,10 +245,11 @@ def test_the_log_file_is_searched_for_a_run_and_for_a_cause(host: Host) -> None:
     assert host.said("logs", "demo", "--run", "r2") == second
     assert host.said("logs", "demo", "--run", "r2", "-n", "1") == "loading again\n"
     assert host.said("logs", "demo", "--cause", "hung") == hung
-    assert host.said("logs", "demo", "--cause", "hung", "--run", "r2") == ""
+    none = "servicekit: no line of its log is of that kind\n"
+    assert host.said("logs", "demo", "--cause", "hung", "--run", "r2") == none
     assert "--follow shows all" in host.said("logs", "demo", "--run", "r1", "-f", code=1)
     assert host.said("logs", "demo", "--since", "2026-02-01") == "loading again\n"
-    assert host.said("logs", "demo", "--run", "r1", "-p", "err") == ""
+    assert host.said("logs", "demo", "--run", "r1", "-p", "err") == none
 
 
 def test_an_uninstall_stops_and_removes(host: Host) -> None:
