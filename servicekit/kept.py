@@ -7,10 +7,11 @@ was no link, and what is no regular file is passed over.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from contextlib import contextmanager, suppress
-from errno import EACCES
+from errno import EACCES, EEXIST
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -36,16 +37,53 @@ def prepare(state: Path, folder: str) -> None:
 
 
 def write(state: Path, folder: str, name: str, text: str) -> None:
-    """Write `text` as `name`, which ends in `.json`, to `folder` below `state`: whole, or not."""
+    """Write `text` as `name`, which ends in `.json`, to `folder` below `state`: whole, or not.
+
+    Raises `OSError`, and leaves nothing of it then. No file is ever replaced: where a clock was set
+    back, an earlier run may have the name.
+    """
     with _opened(state, folder, make=True) as within:
+        beside = f".{name}"
+        with suppress(FileNotFoundError):  # what a run left that was killed
+            os.unlink(beside, dir_fd=within)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        opened = os.open(f".{name}", flags, 0o644, dir_fd=within)
-        with os.fdopen(opened, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(f".{name}", name, src_dir_fd=within, dst_dir_fd=within)
+        if name in os.listdir(within):  # noqa: PTH208 - of a descriptor
+            raise FileExistsError(EEXIST, os.strerror(EEXIST), name)
+        opened = os.open(beside, flags, 0o644, dir_fd=within)
+        try:
+            with os.fdopen(opened, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(beside, name, src_dir_fd=within, dst_dir_fd=within)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside, dir_fd=within)
+            raise
         os.fsync(within)
+
+
+@contextmanager
+def alone(state: Path) -> Iterator[bool]:
+    """Keep the profile with this state directory to oneself; tell whether nobody else has it.
+
+    Two that ask an engine at once measure each other. Where nothing can be locked, nobody is kept
+    out.
+    """
+    try:
+        opened = os.open(state, _OPEN)
+    except OSError:
+        yield True
+        return
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
+        except OSError as error:
+            mine = not isinstance(error, BlockingIOError)
+        yield mine
+    finally:
+        os.close(opened)
 
 
 def read(state: Path, folder: str) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
     from servicekit.bench.values import Case, Figure, Statistics
 
+MOST_PLACES: Final = 9
+"""Places behind the point, at most: what is smaller would only make a table unreadable."""
 DIGITS: Final = 3
 """Digits that count and are said, of a whole number all; of percent, a tenth where there is one."""
 
@@ -66,7 +68,9 @@ def worst(figure: Figure | Whole, found: Statistics | None) -> str:
 def _places(value: float, unit: str) -> int:
     if unit == "%":
         return 0 if f"{value:.3f}".endswith("0") else 1
-    return max(0, DIGITS - 1 - floor(log10(abs(value)))) if value else 0
+    if not value:
+        return 0
+    return min(MOST_PLACES, max(0, DIGITS - 1 - floor(log10(abs(value)))))
 
 
 def _written(value: float, unit: str, places: int) -> str:

@@ -375,7 +375,8 @@ class _Keeper:
     def _tell(self, said: str) -> None:
         self._told = time.monotonic()
         elapsed = self._told - self._began
-        left = elapsed * (self._whole - self._done) / self._done if self._done else None
+        ahead = max(0.0, self._whole - self._done)
+        left = elapsed * ahead / self._done if self._done else None
         more = f" (about {duration(left)} left)" if left else ""
         name = "" if self._now is None else self._now.name
         note(f"[{len(self.cases) + 1}/{len(self._planned)}] {name}: {said}{more}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from datetime import UTC, datetime
+from errno import ELOOP
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
+from uuid import uuid4
 
 import typer
 
@@ -165,15 +168,31 @@ def _write(path: Path, text: str) -> None:
     """Write the report, whole or not at all; what is there already is replaced."""
     from servicekit.errors import UserError
 
-    target = path.resolve()
-    beside = target.with_name(f".{target.name}.servicekit-new")
     try:
+        target = _resolved(path)
         if target.exists() and not target.is_file():
             raise UserError(f'"{path}" is no file that a report could replace')
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
-        beside.replace(target)
+        # A name that nobody can have laid a link at, and that is not longer than a name may be.
+        beside = target.with_name(f".servicekit-{uuid4().hex}")
+        with beside.open("x", encoding="utf-8") as file:
+            try:
+                file.write(text)
+                file.flush()
+                beside.replace(target)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
     except OSError as error:
-        beside.unlink(missing_ok=True)
         reason = (error.strerror or type(error).__name__).lower()
         raise UserError(f'the report cannot be written to "{path}": {reason}') from None
+
+
+def _resolved(path: Path) -> Path:
+    """Follow links; `OSError` where they lead in a circle."""
+    try:
+        target = path.resolve()
+    except RuntimeError:  # what Python before 3.13 makes of a circle
+        target = path
+    if target.is_symlink():
+        raise OSError(ELOOP, os.strerror(ELOOP), str(path))
+    return target

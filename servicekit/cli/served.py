@@ -6,9 +6,12 @@ import os
 import signal
 import sys
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from servicekit import kept
 from servicekit.cli.output import note
+from servicekit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,18 +30,24 @@ ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
     """Have the service up meanwhile: one that does not run is started, and stopped afterwards.
 
-    `to` is what it is wanted for, as in `it cannot be measured`. What a start prints goes to
-    stderr: beside what is asked, it is progress.
+    `to` is what it is wanted for, as in `it cannot be measured`. Raises `UserError` where another
+    command has it for that. What a start prints goes to stderr: beside what is asked, it is
+    progress.
     """
+    profile = found.manifest.profile
     started = False
-    with _ended_as_by_hand():
+    with _ended_as_by_hand(), kept.alone(Path(mine.places.state, profile)) as alone:
+        if not alone:
+            raise UserError(
+                f'"{profile}" cannot be {to}, since it is being verified or measured already',
+                hint="wait until that is done: each would take from the other",
+            )
         try:
             with redirect_stdout(sys.stderr):
                 now, started = _up(mine, found, to)
             yield now
         finally:
             if started:
-                profile = found.manifest.profile
                 found.manager.stop(found.unit, limit=mine.stop_limit(profile))
                 note(f'"{profile}" did not run before, and is stopped again')
 
@@ -79,7 +88,6 @@ def plan_of_what_runs(
 ) -> Plan:
     """Make the plan of `recipe`; refuse where what runs was not started from it as it is now."""
     from servicekit.cli.install import order_of
-    from servicekit.errors import UserError
     from servicekit.installation import look_around
     from servicekit.plan import make_plan
     from servicekit.tree import Tree
@@ -121,7 +129,6 @@ def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:
 def _refuse_down(now: Status, to: str) -> None:
     """Refuse what did not come up."""
     from servicekit.cli.control import is_up
-    from servicekit.errors import UserError
 
     if not is_up(now):
         raise UserError(

@@ -12,7 +12,7 @@ from xmlrpc.client import Fault
 import pytest
 from bench_results import result
 from machines.scripted import completion, scripted
-from unit.cli_runs import PROGRAM, environment
+from unit.cli_runs import PROGRAM, environment, servicekit
 from unit.running_host import Host
 from unit.sound_model import sound, spoken, words
 
@@ -223,6 +223,25 @@ def test_a_second_interrupt_loses_nothing(host: Host) -> None:
     assert interrupted == ["the model", "getAllProcessInfo"]
     (measured,) = kept(host)
     assert (measured.complete, measured.cases[0].name) == (False, "word")
+
+
+def test_a_service_is_measured_by_one_at_a_time(host: Host) -> None:
+    """Two would measure each other: the second one is refused, and so is a verification."""
+    refused: list[str] = []
+
+    def asks_for_more(body: dict[str, Any]) -> Answer:
+        if "the sea" in str(body) and not refused:
+            for verb in (("bench", "here", "--anyway"), ("verify", "here")):
+                done = servicekit("--user", "--config", host.config, *verb)
+                refused.append(f"{done.code} {done.err}")
+        return sound(body)
+
+    assert bench(host, "--anyway", model=asks_for_more).code == 0
+    assert [line.partition(";")[0] for line in refused] == [
+        f'1 servicekit: "here" cannot be {what}, since it is being verified or measured already'
+        for what in ("measured", "verified")
+    ]
+    assert len(kept(host)) == 1
 
 
 def test_an_engine_that_was_started_anew_is_said(host: Host) -> None:

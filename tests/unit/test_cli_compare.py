@@ -275,17 +275,27 @@ def test_a_report_is_written_beside_what_is_printed(site: Site, tmp_path: Path) 
     [
         ("no/report.html", 'the report cannot be written to "{}": no such file or directory'),
         ("pipe", '"{}" is no file that a report could replace'),
+        ("loop", 'the report cannot be written to "{}": too many levels of symbolic links'),
+        ("x" * 300, 'the report cannot be written to "{}": file name too long'),
     ],
 )
 def test_a_report_that_cannot_be_written_is_one_line(site: Site, path: str, reason: str) -> None:
     """No device or pipe is replaced by a file."""
     os.mkfifo(site.root / "pipe")
+    (site.root / "loop").symlink_to(site.root / "loop")
     site.keep("dspark")
     site.keep("dflash")
     ran = site.run("dspark", "dflash", "--html", site.root / path)
     assert ran.code == 1
     assert ran.err == f"servicekit: {reason.format(site.root / path)}\n"
     assert (site.root / "pipe").is_fifo()
+
+
+def test_a_report_may_have_the_longest_name(site: Site) -> None:
+    """What it is written to first is not longer."""
+    site.keep("dspark")
+    site.keep("dflash")
+    site.said("dspark", "dflash", "--html", site.root / ("x" * 255))
 
 
 def test_without_the_extra_nothing_is_begun(

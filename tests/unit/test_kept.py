@@ -28,6 +28,34 @@ def test_what_is_no_file_of_ours_is_passed_over(tmp_path: Path) -> None:
     assert (folder / "a.json").stat().st_mode & 0o777 == 0o644
 
 
+def test_no_run_replaces_another(tmp_path: Path) -> None:
+    """Where a clock was set back, two have one name; and what was killed is in nobody's way."""
+    kept.write(tmp_path, "runs", "a.json", "one")
+    with pytest.raises(FileExistsError, match=r"a\.json"):
+        kept.write(tmp_path, "runs", "a.json", "two")
+    (tmp_path / "runs/.b.json").write_text("ha")
+    kept.write(tmp_path, "runs", "b.json", "whole")
+    assert list(kept.read(tmp_path, "runs")) == [("a.json", "one"), ("b.json", "whole")]
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    """Neither a file nor a part of one is there afterwards."""
+    with pytest.raises(UnicodeEncodeError):
+        kept.write(tmp_path, "runs", "a.json", "half \ud800")
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    """Who comes second is told so, until the first one is done; nobody waits for a folder."""
+    with kept.alone(tmp_path) as first:
+        with kept.alone(tmp_path) as second:
+            assert (first, second) == (True, False)
+        with kept.alone(tmp_path / "other") as other:
+            assert other
+    with kept.alone(tmp_path) as again:
+        assert again
+
+
 def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     """Nothing is written behind it."""
     (tmp_path / "elsewhere").mkdir()
