@@ -131,7 +131,8 @@ def find_manager(
         )
     raise UserError(
         f"neither systemd ({SYSTEMD_RUNS}) nor Supervisor ({looked}) runs here",
-        hint="start one of them, or write the files only, with --root DIR",
+        hint="start one of them, name the socket of a supervisord of your own as supervisor_socket "
+        "in the settings, or write the files only, with --root DIR",
     )
 
 

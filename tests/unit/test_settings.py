@@ -38,6 +38,22 @@ def refusal(file: Path | None, **environ: str) -> list[str]:
     return [line.removeprefix(f"{file}: ") for line in str(refused.value).splitlines()]
 
 
+def test_the_page_of_the_settings_lists_every_key_and_every_place() -> None:
+    """`docs/settings.md` has a row for each, in order, in the words that the code has for it."""
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (Path(__file__).parents[2] / "docs/settings.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    keys = [[f"`{name}`", field.description] for name, field in Settings.model_fields.items()]
+    system, user = system_places(), user_places("~", 0, {})
+    for name in PLACES:
+        mine = getattr(user, name)
+        there = "" if mine is None else f"`{mine}`".replace("/user/0/", "/user/UID/")
+        keys.append([f"`{name}`", f"`{getattr(system, name)}`", there])
+    assert rows == keys
+
+
 def test_without_anything_all_is_default() -> None:
     """No file is needed: built-in profiles run, alerts are off, the manager is found by itself."""
     settings = load(None)
