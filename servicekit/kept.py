@@ -52,6 +52,7 @@ def write(state: Path, folder: str, name: str, text: str) -> None:
         opened = os.open(beside, flags, 0o644, dir_fd=within)
         try:
             with os.fdopen(opened, "w", encoding="utf-8") as file:
+                os.fchmod(opened, 0o644)  # `servicekit compare` is for everyone, whatever the umask
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
@@ -87,20 +88,26 @@ def alone(state: Path) -> Iterator[bool]:
 
 
 def read(state: Path, folder: str) -> Iterator[tuple[str, str]]:
-    """Give name and text of each file in `folder` below `state`, in the order of the names."""
+    """Give name and text of each file in `folder` below `state`, in the order of the names.
+
+    Raises `PermissionError` for what may not be read: without it, an older run would pass for the
+    latest one.
+    """
     with suppress(FileNotFoundError, NotADirectoryError), _opened(state, folder) as within:
         for name in sorted(os.listdir(within)):  # noqa: PTH208 - of a descriptor
             if name.endswith(SUFFIX) and not name.startswith("."):
-                text = _read(name, within)
+                text = _read(name, within, state / folder)
                 if text is not None:
                     yield name, text
 
 
-def _read(name: str, within: int) -> str | None:
+def _read(name: str, within: int, where: Path) -> str | None:
     # Without waiting, since a named pipe would hold up its reader for ever.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         opened = os.open(name, flags, dir_fd=within)
+    except PermissionError as error:
+        raise PermissionError(error.errno, error.strerror, str(where / name)) from None
     except OSError:  # a link, or gone meanwhile
         return None
     found = os.fstat(opened)
@@ -116,15 +123,20 @@ def _opened(state: Path, folder: str, *, make: bool = False) -> Iterator[int]:
     """Open `folder` below `state`, made where that is wanted."""
     if make:
         state.mkdir(parents=True, exist_ok=True)
-    above = os.open(state, _OPEN)
+    above, made = os.open(state, _OPEN), False
     try:
         if make:
             with suppress(FileExistsError):
-                os.mkdir(folder, 0o755, dir_fd=above)
+                os.mkdir(folder, 0o700, dir_fd=above)
+                made = True
         within = os.open(folder, _OPEN, dir_fd=above)
+    except PermissionError as error:
+        raise PermissionError(error.errno, error.strerror, str(state / folder)) from None
     finally:
         os.close(above)
     try:
+        if made:
+            os.fchmod(within, 0o755)
         yield within
     finally:
         os.close(within)

@@ -45,6 +45,17 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+def test_runs_are_for_everyone(tmp_path: Path) -> None:
+    """Whatever the umask of who measured: who cannot read a run would compare an older one."""
+    before = os.umask(0o077)
+    try:
+        kept.write(tmp_path, "runs", "a.json", "one")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "runs/a.json").stat().st_mode & 0o777 == 0o644
+
+
 def test_one_at_a_time(tmp_path: Path) -> None:
     """Who comes second is told so, until the first one is done; nobody waits for a folder."""
     with kept.alone(tmp_path) as first:
