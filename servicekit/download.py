@@ -64,6 +64,8 @@ class Standing:
     """Digests of files that are here and are not."""
     begun: int
     """Bytes of files that are here in part, and will be gone on from."""
+    named: bool
+    """Whether engines find every file under its name, at the revision that they ask for."""
 
     @property
     def wanting(self) -> tuple[File, ...]:
@@ -79,7 +81,7 @@ class Standing:
     def completed(self) -> Standing:
         """Return what it is once `complete` has come to its end."""
         whole = frozenset(file.digest for file in self.listing.files)
-        return replace(self, whole=whole, damaged=frozenset(), begun=0)
+        return replace(self, whole=whole, damaged=frozenset(), begun=0, named=True)
 
 
 def stand(need: Need, repository: Repository, listing: Listing, spectator: Spectator) -> Standing:
@@ -94,7 +96,8 @@ def stand(need: Need, repository: Repository, listing: Listing, spectator: Spect
             (whole if is_whole(blob, file, spectator) else damaged).add(file.digest)
         elif partial.is_file() and (size := partial.stat().st_size) <= file.size:
             begun += size
-    return Standing(need, repository, listing, frozenset(whole), frozenset(damaged), begun)
+    named = _is_published(repository, need.revision, listing)
+    return Standing(need, repository, listing, frozenset(whole), frozenset(damaged), begun, named)
 
 
 def is_whole(path: Path, file: File, watcher: Watcher) -> bool:
@@ -202,6 +205,15 @@ def _publish(repository: Repository, revision: str, listing: Listing) -> None:
         ref.parent.mkdir(parents=True, exist_ok=True)
         with _instead_of(ref) as new:
             new.write_text(listing.commit, encoding="ascii")
+
+
+def _is_published(repository: Repository, revision: str, listing: Listing) -> bool:
+    """Whether `_publish` has been here, and nobody else since."""
+    top = repository.snapshot(listing.commit)
+    return repository.commit(revision) == listing.commit and all(
+        (top / file.name).resolve() == repository.blob(file.digest).resolve()
+        for file in listing.files
+    )
 
 
 @contextmanager

@@ -34,6 +34,8 @@ PATIENCE: Final = 30.0
 OLDEST: Final = "1.31"
 """First release of huggingface_hub that tells how each file gets on."""
 
+LARGEST: Final = 1 << 50
+"""Bytes of a file, at most, that anybody can mean."""
 CHUNK: Final = 1 << 20
 """Bytes that are read from the hub at once."""
 
@@ -45,7 +47,7 @@ _OURS: Final = {
 """What the library reads from the environment when it is imported, and how it must be."""
 _LIBRARY: Final = "huggingface_hub"
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-_UNSAFE: Final = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00-\x1f]")
+_UNSAFE: Final = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\")
 """In the name of a file that would leave the snapshot's directory, or is no name at all."""
 
 
@@ -133,7 +135,7 @@ class Hub:
                 f'nothing on the hub can be called "{need.repo}"',
                 hint=f"correct the {need.role} in the profile",
             ) from None
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             raise UnreachableError(
                 "what answers in the hub's place is not the hub",
                 hint="see whether a proxy or a login page of the network is in between",
@@ -142,10 +144,11 @@ class Hub:
         for sibling in info.siblings or ():
             digest = sibling.blob_id if sibling.lfs is None else sibling.lfs.sha256
             size = sibling.size if sibling.lfs is None else sibling.lfs.size
-            if digest is None or size is None or not _is_sane(sibling.rfilename, digest):
+            file = _file(sibling.rfilename, size, digest)
+            if file is None:
                 raise UserError(f'the hub lists "{need.repo}" with a file that cannot be fetched')
-            files.append(File(sibling.rfilename, size, digest))
-        if info.sha is None or not COMMIT.fullmatch(info.sha) or not files:
+            files.append(file)
+        if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha) or not files:
             raise UserError(f'the hub lists no files of "{need.repo}"', hint="try again later")
         return Listing(info.sha, tuple(files))
 
@@ -229,8 +232,18 @@ class Hub:
                 )
 
 
-def _is_sane(name: str, digest: str) -> bool:
-    return not _UNSAFE.search(name) and DIGEST.fullmatch(digest) is not None
+def _file(name: object, size: object, digest: object) -> File | None:
+    """Make a file of what is listed; `None` where it is none.
+
+    The library passes on whatever a hub says, codes that lead a terminal, too.
+    """
+    if not isinstance(name, str) or not name.isprintable() or _UNSAFE.search(name):
+        return None
+    if not isinstance(size, int) or not 0 <= size <= LARGEST:
+        return None
+    if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+        return None
+    return File(name, size, digest)
 
 
 class _Meter:

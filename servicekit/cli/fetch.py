@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servicekit.cli.output import as_json, duration, note, warn
+from servicekit.cli.output import as_json, duration, note, ours, warn
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def fetch(
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-        raise UserError(f'"{error.filename}" cannot be read: {reason}', hint=hint) from None
+        where = f'"{error.filename}"' if error.filename else "a file of the cache"
+        raise UserError(f"{where} cannot be read: {reason}", hint=hint) from None
     if result.fetched and recipe.revision is None:
         _note_of_pin(result.after[0])
     if json:
@@ -90,7 +91,7 @@ class _Result:
 
     @property
     def complete(self) -> bool:
-        return not any(standing.wanting for standing in self.after)
+        return not any(standing.wanting or not standing.named for standing in self.after)
 
     @property
     def fetched(self) -> int:
@@ -116,6 +117,7 @@ class _Result:
                     "files": len(each.listing.files),
                     "bytes": each.listing.size,
                     "left_bytes": each.left,
+                    "named": each.named,
                     "wanting": [file.name for file in each.wanting],
                     "damaged": [file.name for file in each.wanting if file.digest in each.damaged],
                 }
@@ -132,7 +134,10 @@ class _Result:
             about = f"{each.need.role} {each.need.repo} at {each.listing.commit[:12]}"
             size = f"{counted(len(each.listing.files), 'file')}, {short(each.listing.size)}"
             if not each.wanting:
-                yield f"{name}: {about}: {size}, here and whole"
+                also = (
+                    "" if each.named else f", not under its names: `servicekit fetch {name}` mends"
+                )
+                yield ours(f"{name}: {about}: {size}, here and whole{also}")
                 continue
             yield f"{name}: {about}: {size}, of which {short(each.left)} are missing"
             for file in each.wanting:
@@ -142,7 +147,7 @@ class _Result:
             yield f"{name}: nothing to fetch: {_at_hand(self.profile)}"
         elif self.fetched:
             yield f"{name}: {short(self.fetched)} fetched in {duration(seconds)}"
-        elif not self.complete:
+        elif any(each.left for each in self.after):
             yield f"{name}: {short(free_bytes(self.cache))} are free at {self.cache}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -134,6 +135,21 @@ def test_damage_is_found_and_mended(site: Site) -> None:
     assert site.json("--check")["complete"]
 
 
+def test_what_engines_do_not_find_is_not_here(site: Site) -> None:
+    """Files without their names, or of another commit, are no model to an engine; a fetch mends."""
+    site.fetch()
+    repository = Repository(site.cache, "owner/name")
+    ref, link = repository.ref("main"), repository.snapshot("1" * 40) / SHARDS[0]
+    for spoil in (ref.unlink, link.unlink, lambda: ref.write_text("2" * 40)):
+        spoil()
+        ran = site.run("fetch", "x", "--check")
+        assert ran.code == 1
+        said = "here and whole, not under its names: `servicekit --user fetch x` mends\n"
+        assert ran.out.endswith(said)
+        assert "0 B fetched" not in site.fetch()
+        assert site.run("fetch", "x", "--check").code == 0
+
+
 def test_a_check_before_a_fetch_says_what_it_will_take(site: Site) -> None:
     """Names, sizes and the room for them; nothing is written."""
     ran = site.run("fetch", "x", "--check")
@@ -168,6 +184,7 @@ def test_a_program_reads_json(site: Site) -> None:
                 "files": 4,
                 "bytes": 2 * LARGE + 4,
                 "left_bytes": 0,
+                "named": True,
                 "wanting": [],
                 "damaged": [],
             }
@@ -379,11 +396,38 @@ def test_a_hub_that_is_busy_is_said_to_be(site: Site) -> None:
     assert site.refused().startswith('the hub answers HTTP 503 for "owner/name", and the model ')
 
 
-@pytest.mark.parametrize("page", [b"<html>log in</html>", b"[]", b"{}"])
+@pytest.mark.parametrize(
+    "page",
+    [b"<html>log in</html>", b"[]", b"{}", b"[" * 99999, b'{"id": "a", "lastModified": 7}'],
+    ids=["html", "array", "object", "deep", "times"],
+)
 def test_a_login_page_is_not_the_hub(site: Site, page: bytes) -> None:
     """A network that answers in the hub's place is named as such."""
     site.hub.faults.page = page
     assert site.refused().startswith("what answers in the hub's place is not the hub, and ")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("size", "2"),
+        ("size", -2),
+        ("size", 1e300),
+        ("size", 10**30),
+        ("rfilename", 5),
+        ("rfilename", "a\x9b2J"),
+        ("rfilename", "a\ud800"),
+        ("blobId", 7),
+    ],
+)
+def test_a_file_that_is_none_is_refused(site: Site, key: str, value: object) -> None:
+    """Whatever answers in the hub's place, its words are no sizes, and lead no terminal."""
+    file: dict[str, object] = {"rfilename": "config.json", "size": 2, "blobId": "a" * 40}
+    told = {"id": "owner/name", "sha": "1" * 40, "siblings": [{**file, key: value}]}
+    site.hub.faults.page = json.dumps(told).encode()
+    assert site.refused() == 'the hub lists "owner/name" with a file that cannot be fetched'
+    site.hub.faults.page = json.dumps({**told, "siblings": [file], "sha": 5}).encode()
+    assert site.refused().startswith('the hub lists no files of "owner/name"')
 
 
 @pytest.mark.parametrize("name", ["../../../evil", "/etc/evil", "a//b", "a/../b", "a\\b"])
