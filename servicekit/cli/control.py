@@ -101,6 +101,7 @@ def order(mine: Session, found: Installed, *, again: bool = False) -> None:
         note(f"earlier faults are not forgiven: {(error.strerror or '').lower()}")
     if found.manager.name is ManagerName.SUPERVISOR:
         _make_directories(mine, found)
+        _tell_rivals(mine, found)
     _tell_missing(mine, profile)
     found.manager.start(found.unit)
 
@@ -135,6 +136,22 @@ def _tell_missing(mine: Session, profile: str) -> None:
     recipe = _recipe(mine, profile)
     if recipe is not None:
         tell_missing(recipe, mine.places)
+
+
+def _tell_rivals(mine: Session, found: Installed) -> None:
+    """Say beforehand for whom it will wait: systemd stops them, and Supervisor does not."""
+    from servicekit.host import rivals
+
+    profile = found.manifest.profile
+    recipe = _recipe(mine, profile)
+    names = rivals(recipe, mine.manifests(), found.manifest.gpus) if recipe is not None else ()
+    units = {f"servicekit-{name}": name for name in names}
+    seen = found.manager.look(list(units))
+    for name in (name for unit, name in units.items() if seen[unit].is_up):
+        note(
+            f'"{name}" runs with the same GPU or port, and "{profile}" waits for it; '
+            f'`servicekit switch {profile}` puts it in the place of "{name}"'
+        )
 
 
 def _make_directories(mine: Session, found: Installed) -> None:

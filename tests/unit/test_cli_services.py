@@ -160,6 +160,27 @@ def test_an_order_that_is_not_waited_for_returns_at_once(host: Host) -> None:
     assert host.supervisord.calls[-1] == f"startProcess {UNIT} False"
 
 
+def test_a_start_names_whom_it_waits_for(host: Host) -> None:
+    """Supervisor stops no other service: the line says which verb does, before the wait."""
+    with host.config.open("a") as settings:
+        settings.write('allow = ["other"]\n')
+    (host.home / "profiles.d").mkdir(0o755)
+    profile = host.home / "profiles.d/other.toml"
+    profile.write_text('extends = "demo"\n')
+    profile.chmod(0o644)
+    host.said("install", "demo")
+    host.supervisord.added = ["servicekit-other"]
+    host.said("install", "other")
+    host.runs()
+    host.supervisord.program("servicekit-other", "STOPPED")
+    assert host.said("start", "other", "--no-wait") == (
+        'servicekit: "demo" runs with the same GPU or port, and "other" waits for it; '
+        '`servicekit --user switch other` puts it in the place of "demo"\n'
+    )
+    host.runs("STOPPED")
+    assert host.said("start", "other", "--no-wait") == ""
+
+
 def test_a_stopped_service_says_so(host: Host) -> None:
     """A stop is waited for, and ends with the last word of the watchdog."""
     host.said("install", "demo")
