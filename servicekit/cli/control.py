@@ -280,8 +280,8 @@ class _Lines:
             typer.echo(f"{profile}: usually ready after {duration(expected)}")
 
     def show(self, now: Status) -> None:
-        """Tell `now` if it is news."""
+        """Tell `now` if it is news, and not how it ends, which the verb says."""
         line = f"{self._profile}: {now.state}: {now.why}"
-        if line != self._told and now.state not in {"ready", "configured"}:
+        if line != self._told and now.state != "ready" and not now.at_rest:
             self._told = line
             typer.echo(line)

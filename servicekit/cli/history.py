@@ -65,7 +65,7 @@ def history(
             )
         )
     if rows:
-        table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), rows)
+        table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), rows, whole=True)
     phases = [
         (phase.name, duration(phase.seconds), duration(phase.usual) or "-", "slow" * phase.slow)
         for phase in ledger.phase_times(records)

@@ -107,26 +107,34 @@ def paint(word: str, text: str | None = None) -> str:
     return text
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, whole: bool = False) -> None:
     """Print columns, aligned and two spaces apart; a word that has a colour is painted.
 
-    On a terminal, the last column is cut where the line would break. What a service's account
-    wrote into its history cannot lead the terminal.
+    On a terminal, the last column is cut where the line would break, or with `whole` stands below
+    its row. What a service's account wrote into its history cannot lead the terminal.
     """
     lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    if sys.stdout.isatty():
-        room = max(
-            LEAST, shutil.get_terminal_size().columns - sum(widths[:-1]) - 2 * len(widths[1:])
-        )
-        for line in lines:
-            line[-1] = line[-1] if len(line[-1]) <= room else f"{line[-1][: room - 3]}..."
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in lines:
+        below: list[str] = []
+        if columns is not None:
+            room = max(LEAST, columns - sum(widths[:-1]) - 2 * len(widths[1:]))
+            if len(line[-1]) > room and whole:
+                below, line[-1] = _indented(line[-1], columns), ""
+            elif len(line[-1]) > room:
+                line[-1] = f"{line[-1][: room - 3]}..."
         cells = [
             paint(cell, cell.ljust(width) if column < len(heads) - 1 else cell)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        typer.echo("  ".join(cells).rstrip())
+        typer.echo("\n".join(["  ".join(cells).rstrip(), *below]))
+
+
+def _indented(text: str, columns: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, max(LEAST, columns), initial_indent="  ", subsequent_indent="  ")
 
 
 def duration(seconds: float | None) -> str:

@@ -268,7 +268,7 @@ def _tell(result: Verification) -> None:
         (each.gate, each.outcome.value, duration(each.seconds), each.reason)
         for each in result.findings
     ]
-    table(("GATE", "", "TOOK", "WHY"), rows)
+    table(("GATE", "", "TOOK", "WHY"), rows, whole=True)
     for finding in result.findings:
         for row in finding.evidence.get("lengths", ()):
             if row["prompt_tokens"] is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 
 import pytest
+from typing_extensions import override
 
 from servicekit.cli.output import duration, local, paint, table
 
@@ -38,6 +41,29 @@ def test_a_cell_cannot_lead_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     """What a service wrote into its history is shown, and not carried out."""
     table(("A",), [("\x1b[2Jgone\nb",)])
     assert capsys.readouterr().out == "A\n\\x1b[2Jgone\\nb\n"
+
+
+class Terminal(io.StringIO):
+    """A standard output that says that it is a terminal."""
+
+    @override
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_is_too_long_for_a_terminal_is_cut_or_stands_below(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A list is cut to stay one; a reason is read to its end, and no line is too wide."""
+    monkeypatch.setenv("COLUMNS", "30")
+    rows = [("one", "a reason that is longer than any line"), ("two", "short")]
+    for whole, expected in (
+        (False, "RUN  WHY\none  a reason that is longe...\ntwo  short\n"),
+        (True, "RUN  WHY\none\n  a reason that is longer\n  than any line\ntwo  short\n"),
+    ):
+        with redirect_stdout(Terminal()) as terminal:
+            table(("RUN", "WHY"), rows, whole=whole)
+        assert terminal.getvalue() == expected
 
 
 def test_what_is_no_terminal_gets_no_colours() -> None:
