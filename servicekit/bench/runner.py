@@ -31,6 +31,8 @@ QUIET: Final = 0.1
 """Seconds between two looks at counters that are to agree."""
 LOOKS: Final = 20
 """Looks after which they are taken as they are: somebody else is being served."""
+PATIENCE: Final = 10.0
+"""Seconds after which they are, too: a server that is slow to tell would hold up every case."""
 
 
 class Server(Protocol):
@@ -170,9 +172,11 @@ class Runner:
         """
         if self._begun is None:
             return None
+        clock = asyncio.get_running_loop().time
+        until = clock() + PATIENCE
         now = await self._counters()
         for _ in range(LOOKS):
-            if now is None:
+            if now is None or clock() > until:
                 break
             await asyncio.sleep(QUIET)
             last, now = now, await self._counters()

@@ -6,7 +6,8 @@ answers something else: neither says anything about which of two runs is the fas
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
 from servicekit.findings import printable
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from servicekit.bench.values import Case, Result
+
+LENGTHS_APART: Final = 0.04
+"""Part by which prompts of one length may differ in two runs: either may be off by 2 %."""
 
 
 def mismatches(first: Result, other: Result) -> tuple[str, ...]:
@@ -38,8 +42,20 @@ def _mismatches(first: Result, other: Result) -> Iterator[str]:
         for difference in one.conditions.differences(two.conditions):
             name, values = difference.split(" ", 1)
             yield f"{name.replace('_', ' ')} {values}"
+        lengths = _counted(one), _counted(two)
+        if one.conditions.prompt_tokens and _apart(*lengths):
+            yield f"tokens of the prompts as counted ({lengths[0]:.0f}, {lengths[1]:.0f})"
     if not pairs:
         yield f"measured cases ({_measured(first)}, {_measured(other)})"
+
+
+def _counted(case: Case) -> float:
+    """Tokens of a prompt in the middle, as the engine counted them; 0 where it did not."""
+    return median([each.prompt_tokens or 0 for each in case.sound] or [0])
+
+
+def _apart(one: float, two: float) -> bool:
+    return bool(one and two) and abs(one - two) > LENGTHS_APART * max(one, two)
 
 
 def _measured(result: Result) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
 from machines import owntime
 from machines.paced import FRAME, Pace, Paced, paced
+from machines.scripted import completion
 from typing_extensions import override
 
 from servicekit.bench import prompts, suites
@@ -16,11 +18,13 @@ from servicekit.bench.values import DECODE, DONE, PREFILL, TTFT, VISIBLE, Case, 
 from servicekit.errors import UserError
 from servicekit.values import EngineName
 from servicekit.verify.client import Client
+from servicekit.verify.values import Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from servicekit.bench.suites import Planned
+    from servicekit.verify.values import Request
 
 SETTING = suites.Setting(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)
 EXACT = 0.02
@@ -248,6 +252,37 @@ def test_counters_that_lag_are_waited_for() -> None:
     assert cases[0].engine is not None
     assert cases[0].engine.first_count == 2
     assert cases[0].engine.prompt_tokens == sum(each.prompt_tokens for each in server.sent[-2:])
+
+
+def test_a_server_that_is_slow_to_tell_is_not_waited_for() -> None:
+    """Counters that take seconds and never rest cost a case some of them, and no minutes."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.looks = 0
+
+        async def ask(self, request: Request) -> Reply:
+            return Reply(200, completion(f"{len(request.body)}"), seconds=0.1, ttft=0.1)
+
+        async def page(self, path: str) -> str:
+            self.looks += 1
+            await asyncio.sleep(4)
+            return f"vllm:prompt_tokens_total {self.looks} # {path}\n"
+
+    async def run() -> int:
+        slow = Slow()
+        runner = Runner(
+            slow,
+            Told(),
+            served_name="m",
+            engine=EngineName.VLLM,
+            metrics_path="/metrics",
+            run="fixed",
+        )
+        await runner.measure(planned("requests = 1"))
+        return slow.looks
+
+    assert owntime.run(run()) < 10
 
 
 def test_what_cannot_be_asked_ends_the_run() -> None:

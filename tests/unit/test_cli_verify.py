@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
+from xmlrpc.client import Fault
 
 import pytest
 from machines.driver import CARD
-from machines.scripted import completion
+from machines.scripted import completion, scripted
 from unit.running_host import SECRET, Host
-from unit.sound_model import CONTEXT, sound, words
+from unit.sound_model import CONTEXT, sound, spoken, words
 
 from servicekit.verify.gates import GATES
 
@@ -209,6 +210,26 @@ def test_what_cannot_be_kept_in_the_end_is_told_all_the_same(host: Host) -> None
     assert done.code == 1
     assert "3 known answers" in done.out
     assert 'the verification cannot be kept below "' in done.err
+
+
+def test_what_was_found_outlives_a_stop_that_fails(host: Host) -> None:
+    """A service that was started for it is stopped afterwards; what it said is kept before."""
+    name = "servicekit-here"
+    host.supervisord.program(name, "STOPPED")
+    host.supervisord.refuses["stopProcess"] = Fault(6, "SHUTDOWN_STATE")
+    with scripted(spoken(sound)) as base:
+
+        def start(method: str) -> None:
+            if method == "startProcess":
+                host.serve_at(base)
+                host.supervisord.program(name, "RUNNING")
+
+        host.supervisord.heard = start
+        done = host.run("verify", "here", "--only", "text")
+    assert done.code == 1
+    assert "SHUTDOWN_STATE" in done.err
+    (kept,) = host.kept
+    assert json.loads(kept)["findings"][0]["outcome"] == "pass"
 
 
 def test_a_gate_that_is_none_is_refused(host: Host) -> None:

@@ -104,6 +104,17 @@ def test_what_does_not_match_is_not_compared(other: dict[str, Any], said: str) -
     )
 
 
+def test_prompts_that_were_of_another_length_are_not_compared() -> None:
+    """Whatever the suite wanted: an engine may have cut them, or counted otherwise."""
+    cut = [bench_results.sample(prompt_tokens=4000)] * 3
+    short = run("short", bench_results.case(samples=cut))
+    assert mismatches(FIRST, short) == ("tokens of the prompts as counted (8192, 4000)",)
+    near = [bench_results.sample(prompt_tokens=8000)] * 3
+    assert mismatches(FIRST, run("near", bench_results.case(samples=near))) == ()
+    unknown = [bench_results.sample(prompt_tokens=None)] * 3
+    assert mismatches(FIRST, run("unknown", bench_results.case(samples=unknown))) == ()
+
+
 def test_every_difference_of_every_run_is_in_the_one_line() -> None:
     """Who mends one condition is not sent back for the next."""
     second = run("second", suite=suite(version=2, hash="feed"))
