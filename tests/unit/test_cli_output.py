@@ -59,7 +59,7 @@ def test_what_is_too_long_for_a_terminal_is_cut_or_stands_below(
     rows = [("one", "a reason that is longer than any line"), ("two", "short")]
     for whole, expected in (
         (False, "RUN  WHY\none  a reason that is longe...\ntwo  short\n"),
-        (True, "RUN  WHY\none\n  a reason that is longer\n  than any line\ntwo  short\n"),
+        (True, "RUN  WHY\none\n  a reason that is longer than\n  any line\ntwo  short\n"),
     ):
         with redirect_stdout(Terminal()) as terminal:
             table(("RUN", "WHY"), rows, whole=whole)
