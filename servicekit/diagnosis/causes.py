@@ -143,6 +143,10 @@ class Cause(StrEnum):
         """What helps, most useful first, where no signature knows better."""
         return ABOUT[self].remedies
 
+    def first_remedy(self, *, gpu: bool) -> str:
+        """What helps most; for a service without a GPU, nothing that asks for a GPU's faults."""
+        return next(text for text in self.remedies if gpu or "grep Xid" not in text)
+
     @property
     def message_id(self) -> str:
         """Id of this cause's journal messages: 32 hexadecimal digits, the same in every release."""

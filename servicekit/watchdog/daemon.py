@@ -417,7 +417,10 @@ class Watchdog:
         return f"{figures}; context in tokens: {told}" + (f"; {drift}" if drift else "")
 
     def _remedy(self, seen: View) -> str:
-        return spelt(seen.remedy.replace("{profile}", self._profile.name), self._places.scope)
+        remedy = seen.remedy
+        if seen.cause is not None and remedy == seen.cause.first_remedy(gpu=True):
+            remedy = seen.cause.first_remedy(gpu=bool(self._profile.gpus))
+        return spelt(remedy.replace("{profile}", self._profile.name), self._places.scope)
 
     def _clean(self, text: str) -> str:
         """Make text that others had a part in fit to be shown: no secrets, one printable line."""

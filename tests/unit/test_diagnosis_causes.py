@@ -24,6 +24,13 @@ def test_every_cause_explains_itself(cause: Cause) -> None:
         assert text.format(profile="x")
 
 
+@pytest.mark.parametrize("cause", Cause)
+def test_without_a_gpu_nobody_is_sent_to_look_for_an_xid(cause: Cause) -> None:
+    """Each cause has a remedy for a service on the CPU, and the same first one elsewhere."""
+    assert cause.first_remedy(gpu=True) == cause.remedies[0]
+    assert "grep Xid" not in cause.first_remedy(gpu=False)
+
+
 def test_nothing_else_is_in_the_table() -> None:
     """The table has every cause once, and every heading has a cause."""
     assert set(ABOUT) == set(Cause)
