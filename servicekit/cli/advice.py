@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.forecast import USUAL_GPU, budget_of, installed_engine, memory_of, plan_of
-from servicekit.cli.output import as_json, coloured
+from servicekit.cli.output import as_json, coloured, ours
 from servicekit.cli.session import AsJson, ForUser, ProfileName, complete_profile, session
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def diagnose(
     if json:
         as_json(in_json(found))
     else:
-        typer.echo(render_text(found))
+        typer.echo(ours(render_text(found)))
 
 
 def _diagnosed(pieces: Iterable[bytes], profile: Profile | None = None) -> Diagnosis:

@@ -76,6 +76,9 @@ def test_a_log_is_diagnosed_from_a_file_and_from_standard_input(tmp_path: Path) 
     assert "out of memory" in said("diagnose", "--file", log)
     told = json.loads(said("diagnose", "--file", log, "--json"))
     assert (told["cause"], bool(told["remedies"])) == ("cuda-oom", True)
+    log.write_text("nothing that is known\n")
+    remedy = "`servicekit --user logs PROFILE`"
+    assert remedy in said("--user", "diagnose", "--file", log)
     assert f'log "{tmp_path}/no" cannot be read' in refused("diagnose", "--file", tmp_path / "no")
 
 
