@@ -224,19 +224,42 @@ def uninstall(
     # Gone with the run that it tells of.
     tree.delete_tree(places.runtime / profile)
     if purge:
-        tree.delete_tree(places.state / profile)
-        tree.delete_tree(places.secrets / profile)
-        tree.delete_directory(places.secrets)
-        log = places.log_file(profile)
-        for name in tree.names(places.logs):
-            if name == log.name or name.startswith(f"{log.name}."):
-                tree.delete(places.logs / name)
-    common = (places.runtime, places.state, places.logs, places.cache)
-    left = [directory for directory in common if not tree.delete_directory(directory)]
+        _delete_own(profile, tree, places)
+    left = _delete_common(tree, places)
     # As long as a model or a history is left, it belongs to the account that wrote it.
     if purge and not left:
         forget_account(made, tree, places)
     return made
+
+
+def purge_remains(profile: str, turn: Turn) -> bool:
+    """Take away what an uninstall without `purge` left of `profile`; tell whether there was any.
+
+    It must not be installed. The account that an install made stays, as it stayed then.
+    """
+    tree, places = turn.tree, turn.places
+    if profile not in tree.names(places.state) or profile in manifests(tree, places):
+        return False
+    _delete_own(profile, tree, places)
+    _delete_common(tree, places)
+    return True
+
+
+def _delete_own(profile: str, tree: Tree, places: Places) -> None:
+    """Delete history, secrets and logs of a profile."""
+    tree.delete_tree(places.state / profile)
+    tree.delete_tree(places.secrets / profile)
+    tree.delete_directory(places.secrets)
+    log = places.log_file(profile)
+    for name in tree.names(places.logs):
+        if name == log.name or name.startswith(f"{log.name}."):
+            tree.delete(places.logs / name)
+
+
+def _delete_common(tree: Tree, places: Places) -> list[PurePosixPath]:
+    """Delete directories of all profiles that are empty, and give the others."""
+    common = (places.runtime, places.state, places.logs, places.cache)
+    return [directory for directory in common if not tree.delete_directory(directory)]
 
 
 def removal(

@@ -245,7 +245,8 @@ def uninstall(
 ) -> None:
     """Stop a service and remove what its install wrote.
 
-    Exactly that: models, caches and, without --purge, the history stay.
+    Exactly that: models, caches and, without --purge, the history stay. --purge removes it later,
+    too.
     """
     from servicekit.apply import manifests
 
@@ -264,10 +265,15 @@ def uninstall(
 def _uninstall(
     mine: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
 ) -> None:
-    from servicekit.apply import turn
-    from servicekit.installation import removal
+    from servicekit.apply import manifests, turn
+    from servicekit.installation import purge_remains, removal
     from servicekit.installation import uninstall as carry_out
 
+    if purge and not dry_run and profile not in manifests(tree, mine.places):
+        with turn(tree, mine.places) as held:
+            if purge_remains(profile, held):
+                typer.echo(f"{profile}: history, log and secrets of an earlier install are removed")
+                return
     own, made = removal(profile, tree, mine.places, force=force)
     if dry_run:
         tell_changes(made, diffs=True)

@@ -291,6 +291,24 @@ def test_an_uninstall_stops_and_removes(host: Host) -> None:
     assert sorted(host.home.rglob("*")) == before
 
 
+def test_a_purge_may_come_after_the_uninstall(host: Host) -> None:
+    """Who forgot --purge need not install anew for it; of what is not there nothing is removed."""
+    before = sorted(host.home.rglob("*"))
+    for name in ("state/demo/history.jsonl", "log/demo.log", "log/demo.log.1", "log/demo-2.log"):
+        (host.home / name).parent.mkdir(parents=True, exist_ok=True)
+        (host.home / name).touch()
+    host.supervisord.added = [UNIT]
+    host.said("install", "demo")
+    host.said("uninstall", "demo")
+    assert "are removed" in host.said("uninstall", "demo", "--purge")
+    assert sorted({*host.home.rglob("*")} - {*before}) == [
+        host.home / "log",
+        host.home / "log/demo-2.log",
+    ]
+    for name in ("demo", "..", "demo-2"):
+        assert "is not installed" in host.said("uninstall", name, "--purge", code=1)
+
+
 class Webhook:
     """A server that keeps what is posted to it."""
 
