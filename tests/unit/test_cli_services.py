@@ -186,7 +186,17 @@ def test_a_stopped_service_says_so(host: Host) -> None:
     host.said("install", "demo")
     host.runs("STOPPED")
     host.publish(state="stopped", phase="gone", code=0, pid_started=1, why="asked")
-    assert host.said("stop", "demo") == "demo: stopped: asked\n"
+    assert host.said("stop", "demo").startswith("demo: stopped: asked\n")
+
+
+def test_stopping_what_does_not_run_is_no_failure(host: Host) -> None:
+    """It failed long ago, which the line still says; the stop itself had nothing to do."""
+    host.said("install", "demo")
+    host.runs("EXITED")
+    host.publish(state="failed", phase="gone", code=69, pid_started=1, why="no GPU")
+    done = host.run("stop", "demo")
+    said = 'servicekit: "demo" did not run\n'
+    assert done == (0, "demo: failed: no GPU\n", said)
 
 
 def test_a_manager_that_is_mute_does_not_hide_the_state(host: Host) -> None:
