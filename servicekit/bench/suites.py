@@ -21,6 +21,7 @@ from servicekit.bench.values import Conditions, Prefix, Sampling, Suite
 from servicekit.errors import ExitCode, UserError
 from servicekit.findings import Finding, did_you_mean, lines_of, syntax, texts, wording
 from servicekit.values import NAME, matching
+from servicekit.verify.values import MOST_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 SHARE: Final = 0.75
 """Part of what one request can use that a prompt takes which may be shorter than the suite says."""
+LARGEST: Final = 1 << 20
+"""Bytes of a suite's file that are read at most: a device would never end."""
 SMALLEST: Final = 128
 """Tokens of prompt below which its length cannot be set."""
 
@@ -50,7 +53,7 @@ def _some(values: tuple[T, ...]) -> tuple[T, ...]:
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class CaseData(_Data):
@@ -81,7 +84,7 @@ class SuiteData(_Data):
     """A whole suite, as its file says it."""
 
     name: Name
-    version: Annotated[int, Field(ge=1)]
+    version: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     summary: str
     context: Annotated[int, Field(ge=1)] | None = None
     """Tokens of context that profiles must ask for, where the suite compares such alone."""
@@ -137,13 +140,17 @@ def load(named: str) -> Loaded:
     """Load the suite called `named`, or the file that is there; raise `UserError`."""
     if "/" in named or named.endswith(".toml"):
         try:
-            text = Path(named).read_text(encoding="utf-8")
+            with Path(named).open("rb") as file:
+                told = file.read(LARGEST + 1)
+            if len(told) > LARGEST:
+                raise UserError(f'suite "{named}" has more than {LARGEST >> 10} KiB: it is none')
+            text = told.decode("utf-8")
         except UnicodeDecodeError:
             raise UserError(f'suite "{named}" is not text in UTF-8') from None
         except OSError as error:
             reason = (error.strerror or type(error).__name__).lower()
             raise UserError(f'suite "{named}" cannot be read: {reason}') from None
-        return parse(text, where=named)
+        return parse(text.replace("\r\n", "\n"), where=named)
     if named not in names():
         listed = ", ".join(names())
         raise UserError(

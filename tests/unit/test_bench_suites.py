@@ -113,6 +113,8 @@ def test_an_edited_suite_is_another_suite(tmp_path: Path) -> None:
         (HEAD + CASE + CASE, 'there are two cases "one"'),
         (HEAD + CASE + "concurrency = [2, 2]\n", 'there are two cases "one-c2"'),
         (HEAD, "cases: is missing"),
+        (HEAD + "temperature = inf\n" + CASE, "line 4: temperature: must be a finite number"),
+        (HEAD.replace("1", "99999999999") + CASE, "version: must be at most 2147483648"),
         (HEAD + "cases = []\n", "line 4: cases: must not be empty"),
         (HEAD + CASE + "concurrency = []\n", "line 4: cases[0].concurrency: must not be empty"),
         (HEAD + "[", "is not TOML"),
@@ -134,6 +136,8 @@ def test_a_suite_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: no such file"):
         suites.load(str(tmp_path / "none.toml"))
     (tmp_path / "binary.toml").write_bytes(b"\xff")
+    with pytest.raises(UserError, match='suite "/dev/zero" has more than 1024 KiB: it is none'):
+        suites.load("/dev/zero")
     with pytest.raises(UserError, match="is not text in UTF-8"):
         suites.load(str(tmp_path / "binary.toml"))
 
