@@ -155,6 +155,9 @@ def xids(host: Host) -> Answer:
         return skip("under WSL the driver reports to Windows")
     if not host.wants_gpu:
         return skip("no profile here wants a GPU")
+    if not isinstance(host.driver, Unseen) and not (host.driver.module or host.driver.library):
+        # A container reads the log of a host whose GPUs it does not have.
+        return skip("no NVIDIA driver, so that none is about a GPU of ours")
     if isinstance(host.xids, Unseen):
         return skip(host.xids.why)
     reach = "since the boot" if host.xids.whole else "as far back as the kernel's log reaches"

@@ -193,6 +193,8 @@ def test_where_all_is_well_every_check_says_so() -> None:
          "a program's fault, or its engine's"),
         ("xids", {"xids": Xids((Xid(63, "0000:03:00"),), whole=True)}, "ok", "of no consequence"),
         ("xids", {"xids": NOT_SEEN}, "skip", "only root"),
+        ("xids", {"driver": Driver(None, None, ()),
+                  "xids": Xids((Xid(79, "0000:03:00"),), whole=True)}, "skip", "no NVIDIA driver"),
         ("xids", {"wsl": wsl()}, "skip", "reports to Windows"),
         # the machine
         ("clock", {"clock": Clock(7260.0, None)}, "warn", "slept for 121 min since the boot"),
