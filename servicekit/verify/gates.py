@@ -76,6 +76,8 @@ WORD: Final = 0.25
 """Tokens that a word has at least; an engine that counts fewer does not count."""
 REFUSALS: Final = (400, 413, 422)
 """Statuses of HTTP that say that the request was wrong, and not who asks, what for or how often."""
+NO_PICTURES: Final = (400, 404, 415, 422, 501)
+"""Statuses by which a server says that it takes none; others say that it could not tell now."""
 VRAM_CREEP: Final = 256
 """MiB that the VRAM in use may grow by during the stability gate."""
 
@@ -380,7 +382,7 @@ def vision(subject: Subject) -> Steps[Judgement]:
         picture = {"type": "image_url", "image_url": {"url": data_url(squares(count))}}
         words = {"type": "text", "text": "How many red squares are in the picture? Reply briefly."}
         reply = yield from _one(_body(subject, _user([picture, words])))
-        if subject.vision is None and 400 <= reply.status < 500:  # noqa: PLR2004 - refused
+        if subject.vision is None and reply.status in NO_PICTURES:
             return _skipped(f"the server takes no pictures: {reply.error[:100]}")
         answers.append(reply.content)
         if reply.fault:

@@ -157,8 +157,18 @@ def prepare(state: Path) -> None:
 
 
 def write(state: Path, verification: Verification) -> str:
-    """Store it below the state directory of its profile; give the file's name."""
-    name = f"{verification.at.replace(':', '').replace('+0000', 'Z')}.json"
+    """Store it below the state directory of its profile; give the file's name.
+
+    That is its time, or what comes right behind the newest one where the clock was set back: an
+    earlier run that passed must not stand for one that fails now.
+    """
+    name = f"{verification.at.replace(':', '').replace('+0000', 'Z')}{kept.SUFFIX}"
+    times = (other for other, _ in kept.read(state, FOLDER) if other[0].isdecimal())
+    newest = max(times, default="")
+    if newest >= name:
+        stem, _, number = newest.removesuffix(kept.SUFFIX).partition("_")
+        after = int(number) + 1 if number.isdecimal() else 1
+        name = f"{stem}_{after:06}{kept.SUFFIX}"
     content = json.dumps(verification.as_json(), indent=1, ensure_ascii=False) + "\n"
     kept.write(state, FOLDER, name, content)
     return name

@@ -261,6 +261,15 @@ def test_an_engine_that_was_started_anew_is_said(host: Host) -> None:
         (host.home / "state/here/bench").rename(host.home / f"moved{run}")
 
 
+def test_a_clock_that_was_set_back_is_said(host: Host) -> None:
+    """A run of the future stands for the latest one: whoever measures now is told."""
+    future = result("here", started="2199-02-01T12:00:00.000+00:00")
+    store.write(host.home / "state", future)
+    done = bench(host, "--anyway")
+    assert done.code == 0
+    assert f'warning: the clock was set back since "{future.name}"' in done.err
+
+
 def test_progress_that_nobody_hears_costs_nothing(host: Host) -> None:
     """What is measured is kept and told where stderr is a pipe that nobody reads any more."""
     answer = spoken(sound)

@@ -207,6 +207,8 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("json", lambda _: (500, {}), "HTTP 500"),
     ("vision", says("Three."), '2 squares were counted as "Three."'),
     ("vision", lambda _: (500, {}), "HTTP 500"),
+    ("vision", lambda _: (429, {"error": "busy"}), "HTTP 429"),
+    ("vision", lambda _: (401, {"error": "who"}), "HTTP 401"),
     ("wall", lambda _: (500, {}), "HTTP 500"),
     ("wall", lambda _: (200, completion("Well.", prompt=8)), "do not grow"),
     ("wall", swallows, "2048 tokens were met with HTTP 200"),

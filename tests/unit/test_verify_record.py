@@ -42,8 +42,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     later = replace(KEPT, at="2026-02-01T12:00:00.000+00:00", findings=())
     assert read(tmp_path) == ()
     state = tmp_path / "demo"
-    write(state, later)
     name = write(state, KEPT)
+    write(state, later)
     folder = state / "verifications"
     (folder / "x.json").write_text("{")
     (folder / "y.json").write_text('{"format": 99}')
@@ -55,6 +55,19 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert json.loads((folder / name).read_text())["longest_measured"] == 1987
     assert last_of(read(state), ("recall",)) == KEPT
     assert last_of(read(state), ("recall", "text")) is None
+
+
+def test_the_last_run_is_the_last_whatever_the_clock(tmp_path: Path) -> None:
+    """Where it was set back, a run that failed is not outlived by an older one that passed."""
+    lost = replace(KEPT, findings=(replace(FOUND, outcome=Outcome.FAIL),))
+    earlier = replace(lost, at="1970-01-01T00:00:07.000+00:00")
+    write(tmp_path, KEPT)
+    assert write(tmp_path, earlier) == "2026-01-31T120000.000Z_000001.json"
+    assert write(tmp_path, KEPT) == "2026-01-31T120000.000Z_000002.json"
+    assert read(tmp_path) == (KEPT, earlier, KEPT)
+    later = replace(lost, at="2026-02-01T12:00:00.000+00:00")
+    assert write(tmp_path, later) == "2026-02-01T120000.000Z.json"
+    assert last_of(read(tmp_path), ("recall",)) == later
 
 
 def test_a_link_leads_nobody_astray(tmp_path: Path) -> None:
