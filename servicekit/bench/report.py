@@ -19,6 +19,8 @@ WARMED: Final = 0.05
 """Part of a prompt from which on one that nobody knew was in the cache all the same."""
 OTHERS: Final = 0.05
 """Part of all prompts from which on somebody else's are worth a word."""
+PROBED: Final = 200
+"""Tokens of prompts that the watchdog's own completions may have had read during a case."""
 SAVES: Final = 0.1
 """Part of the TTFT from which on a warm prefix is worth having."""
 
@@ -122,8 +124,9 @@ def _about(case: Case) -> Iterator[str]:
     if wanted and case.conditions.prefix is Prefix.COLD and cached > WARMED * sum(counted):
         yield f"{cached} tokens of prompts that were to be new came from the cache"
     if case.foreign > OTHERS * (sum(counted) or 1) and case.foreign > wanted:
+        who = "the watchdog or somebody else" if case.foreign <= PROBED else "somebody else"
         yield (
-            f"somebody else had {case.foreign:.0f} tokens of prompts read meanwhile: "
+            f"{who} had {case.foreign:.0f} tokens of prompts read meanwhile: "
             "the figures are of a shared engine"
         )
 

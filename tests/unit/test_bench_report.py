@@ -99,6 +99,18 @@ def test_a_sound_result_needs_no_word() -> None:
             {"cases": (case(engine=side(prompt_tokens=90000.0)),)},
             "chat: somebody else had 65424 tokens of prompts read meanwhile",
         ),
+        (
+            {
+                "cases": (
+                    case(
+                        samples=[sample(prompt_tokens=60)],
+                        engine=side(prompt_tokens=102.0),
+                        conditions=conditions(prompt_tokens=0),
+                    ),
+                )
+            },
+            "chat: the watchdog or somebody else had 42 tokens of prompts read meanwhile",
+        ),
     ],
 )
 def test_what_must_be_known_is_said(changes: dict[str, Any], said: str) -> None:
