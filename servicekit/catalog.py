@@ -90,7 +90,7 @@ class Catalog:
         if not self.allows(name):
             raise NotAllowedError(
                 f'profile "{shown(name)}" is not allowed to run',
-                hint=f"name it in allow in {self._config}",
+                hint=f'name it in {self._config}, as in `allow = ["{shown(name)}"]`',
             )
         return self._load(name).profile
 

@@ -88,7 +88,8 @@ def test_a_profile_of_the_site_runs_only_when_it_is_allowed(site: Site) -> None:
         site.catalog().get("night")
     assert refused.value.code is ExitCode.CONFIG
     assert str(refused.value) == (
-        f'profile "night" is not allowed to run; name it in allow in {site.root}/servicekit.toml'
+        f'profile "night" is not allowed to run; name it in {site.root}/servicekit.toml, as in '
+        '`allow = ["night"]`'
     )
     profile = site.catalog("night").get("night")
     assert (profile.name, profile.port, profile.served_name) == ("night", 18005, "qwen3.8-27b")
