@@ -94,11 +94,23 @@ def read(state: Path, folder: str) -> Iterator[tuple[str, str]]:
     latest one.
     """
     with suppress(FileNotFoundError, NotADirectoryError), _opened(state, folder) as within:
-        for name in sorted(os.listdir(within)):  # noqa: PTH208 - of a descriptor
-            if name.endswith(SUFFIX) and not name.startswith("."):
-                text = _read(name, within, state / folder)
-                if text is not None:
-                    yield name, text
+        for name in _names(within):
+            text = _read(name, within, state / folder)
+            if text is not None:
+                yield name, text
+
+
+def names(state: Path, folder: str) -> tuple[str, ...]:
+    """Give the names alone, of what may turn out to be no file of ours, in their order."""
+    with suppress(FileNotFoundError, NotADirectoryError), _opened(state, folder) as within:
+        return _names(within)
+    return ()
+
+
+def _names(within: int) -> tuple[str, ...]:
+    found = os.listdir(within)
+    ours = (name for name in found if name.endswith(SUFFIX) and not name.startswith("."))
+    return tuple(sorted(ours))
 
 
 def _read(name: str, within: int, where: Path) -> str | None:

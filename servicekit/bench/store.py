@@ -34,14 +34,23 @@ def texts(states: Path) -> dict[str, str]:
     return dict(sorted(_every(states)))
 
 
+def names(states: Path) -> tuple[str, ...]:
+    """Give the name of every stored run below `states`, the oldest first; none is read."""
+    found = (name for state in _states(states) for name in kept.names(state, FOLDER))
+    return tuple(sorted(name.removesuffix(kept.SUFFIX) for name in found))
+
+
 def _every(states: Path) -> Iterator[tuple[str, str]]:
-    try:
-        found = sorted(states.iterdir())
-    except FileNotFoundError:
-        return
-    for state in found:
+    for state in _states(states):
         for name, text in kept.read(state, FOLDER):
             yield name.removesuffix(kept.SUFFIX), text
+
+
+def _states(states: Path) -> list[Path]:
+    try:
+        return sorted(states.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def load(named: str, states: Path) -> Result:

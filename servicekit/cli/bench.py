@@ -307,7 +307,7 @@ class _Run:
 
     def _keep(self, result: Result) -> UserError | None:
         """Store it; give the error where that cannot be, since the result is worth telling."""
-        from servicekit.bench.store import texts, write
+        from servicekit.bench.store import names, write
 
         states = Path(self._mine.places.state)
         try:
@@ -315,7 +315,7 @@ class _Run:
         except OSError as error:
             return _unkept(states, error)
         note(f"kept as {file}")
-        newest = max(name for name in texts(states) if f"-{result.profile}-" in name)
+        newest = max(name for name in names(states) if f"-{result.profile}-" in name)
         if newest > result.name:
             warn(
                 f'the clock was set back since "{newest}": `servicekit compare` takes that for the '

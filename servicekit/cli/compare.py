@@ -30,13 +30,13 @@ HEADS: Final = ("FIGURE", "RUN", "MEDIAN", "P99", "SAMPLES", "AGAINST A", "")
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of runs and profiles, for the shell's completion; none where they cannot be read."""
-    from servicekit.bench.store import texts
+    from servicekit.bench.store import names
     from servicekit.errors import UserError
 
     root = ctx.find_root().params
     mine = Session(root.get("config"), user=bool(root.get("user")))
     try:
-        runs = list(texts(Path(mine.places.state)))
+        runs = list(names(Path(mine.places.state)))
     except (OSError, UserError):
         runs = []
     known = [*complete_profile(ctx, incomplete), *reversed(runs)]

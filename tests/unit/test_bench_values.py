@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench_results import case, conditions, result, sample, side
 
+from servicekit import kept
 from servicekit.bench import store
 from servicekit.bench.values import (
     DECODE,
@@ -255,6 +257,18 @@ def test_a_run_is_found_by_its_name_or_its_path(tmp_path: Path) -> None:
     assert store.load(str(path), states) == result()
     assert result().case("chat") == case()
     assert result().case("none") is None
+
+
+def test_names_are_told_without_reading(tmp_path: Path) -> None:
+    """Whoever presses the tab key does not wait for megabytes of runs."""
+    assert store.names(tmp_path / "none") == ()
+    written = store.write(tmp_path, result())
+    large = written.with_name("large.json")
+    large.touch()
+    os.truncate(large, kept.LARGEST + 1)
+    (tmp_path / "other").mkdir()
+    assert store.names(tmp_path) == (result().name, "large")
+    assert list(store.texts(tmp_path)) == [result().name]
 
 
 def test_what_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:
