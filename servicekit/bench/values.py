@@ -15,7 +15,14 @@ from math import ceil
 from statistics import median, stdev
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from servicekit.errors import UserError
 from servicekit.findings import Finding, shown, texts, wording
@@ -154,6 +161,15 @@ class Sample(_Stored):
     """What was said, its beginning at least; the evidence for `correct`."""
     fault: str
     """Why this is no sound answer; empty where it is one. A fault counts in no other figure."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        told = [
+            each for each in (self.first, self.visible, self.last, self.done) if each is not None
+        ]
+        if told != sorted(told):
+            raise ValueError("must have first, visible, last and done in this order")
+        return self
 
     @property
     def sound(self) -> bool:

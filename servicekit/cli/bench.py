@@ -367,7 +367,7 @@ class _Keeper:
             for figure in FIGURES
             if (found := case.statistics(figure)) is not None
         ]
-        self._tell(", ".join(said) or "no request was answered")
+        self._tell(", ".join(said) or ("no figure" if case.sound else "no request was answered"))
         self.cases.append(case)
         self._now, self._samples = None, []
 

@@ -76,6 +76,10 @@ def test_what_is_written_is_read() -> None:
             "cases[0].samples[0].last: must be at most 100000000000, not a number that large",
         ),
         (
+            lambda told: told["cases"][0]["samples"][1].update(done=0.1),
+            "cases[0].samples[1]: must have first, visible, last and done in this order",
+        ),
+        (
             lambda told: told["cases"][0]["engine"].update(drafts=-1.0),
             "cases[0].engine.drafts: must be at least 0, not -1",
         ),
