@@ -4,10 +4,11 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test check wheel bench faults pins clean help
+.PHONY: demo test machines units check wheel bench faults pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
+LOG := .cache/units.log
 # setuptools warns whoever installs an editable package of what is ours to know.
 PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip --disable-pip-version-check --quiet
 # A Python whose files other users can read comes first: the tests run services of an unprivileged
@@ -49,7 +50,7 @@ demo: $(VENV)/demo
 	@$(BIN)/python demo
 
 # Sessions without an environment of their own find this one's programs.
-check wheel test bench faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
+check wheel test machines units bench faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 check: $(VENV)/dev
 	$(BIN)/nox --session check
@@ -57,9 +58,20 @@ check: $(VENV)/dev
 wheel: $(VENV)/dev
 	$(BIN)/nox --session wheel
 
-# The suite on the tree comes last, so that pytest's own closing line is the last one.
-test: check wheel
-	$(BIN)/pytest --cov --cov-report=term
+# What needs machines waits more than it computes, so that all else fits beside it; the first is seen
+# as it goes, and what the other printed comes after it. Tests that call make are not to share its jobs.
+test: check
+	@$(MAKE) --no-print-directory --jobs=2 machines units
+	@cat $(LOG)
+
+machines: $(VENV)/dev
+	@MAKEFLAGS= $(BIN)/pytest tests/real tests/faults tests/gpu
+
+units: $(VENV)/dev
+	@mkdir -p $(dir $(LOG))
+	@echo "beside these: the wheel, unit and property tests, which print into $(LOG)"
+	@export MAKEFLAGS=; { $(BIN)/nox --session wheel && $(BIN)/pytest --cov --cov-report=term \
+		tests/unit tests/golden tests/property; } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks

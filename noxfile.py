@@ -1,6 +1,6 @@
 """The checks, each in a session: `nox --session check`, `nox --session wheel`.
 
-`make test` runs them, and the suite on the tree after them.
+`make test` runs them, and the suite on the tree beside them.
 """
 
 from __future__ import annotations
