@@ -22,6 +22,10 @@ SEND_LIMIT: Final = 1.0
 STATUS_LENGTH: Final = 1000
 """Characters of a status line; a datagram of more than 4096 bytes would be dropped as a whole."""
 
+MOST: Final = 2**31
+"""Tokens beyond which a count is none."""
+LAST_PORT: Final = 65535
+
 _TYPOGRAPHY: Final = {
     ord("\N{EN DASH}"): "-",
     ord("\N{EM DASH}"): "-",
@@ -184,7 +188,13 @@ class State:
         except (ValueError, TypeError, AttributeError, RecursionError):
             return None
         fits = all(isinstance(getattr(state, name), kind) for name, kind in _KINDS.items())
-        return state if fits else None
+        return state if fits and state._counts() else None
+
+    def _counts(self) -> bool:
+        """Whether every number of tokens is one, and the port."""
+        tokens = (self.context or {}).values()
+        sane = all(each is None or (type(each) is int and 0 <= each <= MOST) for each in tokens)
+        return sane and 0 <= (self.port or 0) <= LAST_PORT
 
 
 _OPTIONAL: Final[type] = type(None)
