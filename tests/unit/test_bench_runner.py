@@ -105,16 +105,19 @@ def close(found: float | None, known: float) -> bool:
 @pytest.mark.parametrize(
     ("pace", "more"),
     [
-        (Pace(), ""),
-        (Pace(thoughts=20, words=10), "thinking = true"),
-        (Pace(together=2, gap=0.01, words=20), ""),
-        (Pace(first=0.05, gap=0.01, uneven=3), "concurrency = [4]\nrequests = 16"),
-        (Pace(first=0.08), "prompt_tokens = 500"),
+        (Pace(first=0.3, gap=0.02), ""),
+        (Pace(first=0.3, gap=0.02, thoughts=20, words=10), "thinking = true"),
+        (Pace(first=0.3, gap=0.04, together=2, words=20), ""),
+        (Pace(first=0.5, gap=0.05, uneven=3), "concurrency = [4]\nrequests = 16"),
+        (Pace(first=0.5), "prompt_tokens = 500"),
     ],
     ids=["plain", "thinking", "drafted", "four at once", "long prompt"],
 )
 def test_every_figure_is_what_the_server_knows(pace: Pace, more: str) -> None:
-    """Each median is within 2 % or 2 ms of that of the times at which the server sent."""
+    """Each median is within 2 % or 2 ms of that of the times at which the server sent.
+
+    Times are as long as a model's, so that 2 % are more than what tracing adds for coverage.
+    """
     (case,), server = measure(planned(more), pace)
     known = server.measured[-len(case.samples) :]
     assert len(case.samples) == case.planned
