@@ -122,8 +122,8 @@ class Keeper(ABC):
 
     @property
     def engine(self) -> Stat:
-        """The newest living engine."""
-        return self.engines[-1]
+        """The newest living engine; waits for it where a keeper is just replacing one."""
+        return wait_until(lambda: self.engines, START_LIMIT, f"{self.name}: an engine")[-1]
 
     def orphans(self, before: float) -> list[Stat]:
         """What engines that were started before (seconds since boot) have left behind."""
