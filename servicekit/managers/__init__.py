@@ -109,9 +109,6 @@ def find_manager(
     Raises `UserError` if that one, or any, does not run.
     `socket` names Supervisor's socket or URL where the settings do.
     """
-    from servicekit.managers.supervisor import Supervisor
-    from servicekit.managers.systemd import Systemd
-
     url = supervisor_url(environment, socket=socket)
     if name is ManagerName.SYSTEMD or (name is None and SYSTEMD_RUNS.is_dir() and not socket):
         if not SYSTEMD_RUNS.is_dir():
@@ -120,8 +117,13 @@ def find_manager(
                 hint="name the manager that does with --manager supervisor, "
                 "or write the files only, with --root DIR",
             )
+        from servicekit.managers.systemd import Systemd
+
         return Systemd(places)
     if url is not None:
+        # Its protocol takes a while to load, which who has systemd need not wait for.
+        from servicekit.managers.supervisor import Supervisor
+
         return Supervisor(places, url)
     looked = ", ".join(map(str, SUPERVISOR_SOCKETS))
     if name is ManagerName.SUPERVISOR:
