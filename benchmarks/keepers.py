@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from machines.systemd import Machine
 
     from benchmarks.seen import Processes
-    from servicekit.proc import Stat
+    from servicekit.host.procfs import Stat
     from servicekit.watchdog.ledger import Record
 
 START_LIMIT: Final = 150.0

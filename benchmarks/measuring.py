@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from machines.paced import Pace, paced
 
 from benchmarks.table import Row
-from servicekit.bench import suites
-from servicekit.bench.runner import Runner
-from servicekit.bench.values import DECODE, DONE, TTFT, Figure, Statistics
-from servicekit.values import EngineName
-from servicekit.verify.client import Client
+from servicekit.lab.bench import suites
+from servicekit.lab.bench.runner import Runner
+from servicekit.lab.bench.values import DECODE, DONE, TTFT, Figure, Statistics
+from servicekit.lab.verify.client import Client
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from machines.paced import Sent
 
     from benchmarks.machinery import Machinery
-    from servicekit.bench.suites import Planned
-    from servicekit.bench.values import Case, Sample
+    from servicekit.lab.bench.suites import Planned
+    from servicekit.lab.bench.values import Case, Sample
 
 RATES: Final = (100, 300, 1000)
 """Events/s of one answer; an RTX 5090 gives some 50 to 300 tokens/s of a model of 27 billions."""

@@ -8,12 +8,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from servicekit import proc
+from servicekit.host import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from servicekit.proc import Stat
+    from servicekit.host.procfs import Stat
 
 TOKEN: Final = "BENCHMARK"  # noqa: S105 - a variable's name
 """Environment variable by which everything that an engine starts is found again."""
@@ -64,7 +64,7 @@ class Processes:
         found: dict[str, list[tuple[Stat, bytes]]] = {}
         known: dict[tuple[int, int], tuple[str, bytes]] = {}
         settled = boot_time() - YOUNG
-        for stat in sorted(proc.snapshot().values(), key=lambda stat: stat.started):
+        for stat in sorted(procfs.snapshot().values(), key=lambda stat: stat.started):
             key = stat.pid, stat.started
             told = self._known.get(key) or _told(stat.pid)
             if told[0] or started(stat) < settled:
@@ -87,7 +87,7 @@ def _told(pid: int) -> tuple[str, bytes]:
 
 def started(stat: Stat) -> float:
     """When a process was started, in seconds since boot."""
-    return stat.started / proc.TICKS
+    return stat.started / procfs.TICKS
 
 
 def memory(pids: Iterable[int]) -> tuple[float, float]:
@@ -103,12 +103,12 @@ def memory(pids: Iterable[int]) -> tuple[float, float]:
 
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time that processes have used, with that of children they have waited for."""
-    stats = (proc.stat(pid) for pid in pids)
-    return sum(stat.cpu for stat in stats if stat is not None) / proc.TICKS
+    stats = (procfs.stat(pid) for pid in pids)
+    return sum(stat.cpu for stat in stats if stat is not None) / procfs.TICKS
 
 
 def below(root: int, without: Iterable[int] = ()) -> set[int]:
     """A process and its descendants; none of `without`, and nothing below those."""
-    processes = proc.snapshot()
-    spared = proc.descendants(without, processes)
-    return proc.descendants([root], processes) - spared
+    processes = procfs.snapshot()
+    spared = procfs.descendants(without, processes)
+    return procfs.descendants([root], processes) - spared

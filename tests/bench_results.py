@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from servicekit.bench.values import (
+from servicekit.lab.bench.values import (
     FORMAT,
     Case,
     Conditions,
@@ -16,7 +16,7 @@ from servicekit.bench.values import (
     Sampling,
     Suite,
 )
-from servicekit.verify.record import Fingerprint
+from servicekit.lab.verify.record import Fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.memory import Budget, Recipe, budget, known_geometry
-from servicekit.memory.units import GIB
+from servicekit.models.memory import Budget, Recipe, budget, known_geometry
+from servicekit.models.memory.units import GIB
 
 if TYPE_CHECKING:
-    from servicekit.memory import Geometry
+    from servicekit.models.memory import Geometry
 
 NVFP4: Final = "RadixArk/Qwen3.8-27B-NVFP4"
 INFERACT: Final = "Inferact/Qwen3.8-27B-NVFP4"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servicekit.catalog import Catalog
 from servicekit.places import Scope, below, system_places, user_places
-from servicekit.plan import Host, Plan, make_plan
-from servicekit.profile import Profile, merge, parse
-from servicekit.settings import Settings
-from servicekit.values import EngineName
+from servicekit.profiles.catalog import Catalog
+from servicekit.profiles.model import Profile, merge, parse
+from servicekit.profiles.settings import Settings
+from servicekit.profiles.vocabulary import EngineName
+from servicekit.service.plan import Host, Plan, make_plan
 
 if TYPE_CHECKING:
     from servicekit.places import Places

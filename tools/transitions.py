@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.engines.base import Contexts, Counters
-from servicekit.profile import Reason
-from servicekit.watchdog.state import step, wake_at
-from servicekit.watchdog.values import (
+from servicekit.profiles.model import Reason
+from servicekit.watchdog.events import (
     ClockJumped,
     CountersRead,
     EngineExited,
@@ -49,6 +48,7 @@ from servicekit.watchdog.values import (
     Terminate,
     TimePassed,
 )
+from servicekit.watchdog.state import step, wake_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

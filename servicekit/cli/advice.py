@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Session
     from servicekit.diagnosis.verdict import Diagnosis
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 READ_SIZE: Final = 1 << 20
 
@@ -42,8 +42,8 @@ def check(
     """
     from dataclasses import replace
 
-    from servicekit.check import check as examine
     from servicekit.cli.forecast import ask_gpus
+    from servicekit.engines.options.report import check as examine
 
     mine = session(ctx, user=user)
     plan = plan_of(mine, mine.profile(profile))
@@ -77,9 +77,9 @@ def plan(
     Nothing is started. Without --gpu-memory the profile's GPU is asked. Exit code 1 where it does
     not fit.
     """
-    from servicekit.memory.outcome import Verdict
-    from servicekit.memory.rendering import budget_json, render_budget
-    from servicekit.memory.units import parse_size
+    from servicekit.models.memory.outcome import Verdict
+    from servicekit.models.memory.rendering import budget_json, render_budget
+    from servicekit.models.memory.units import parse_size
 
     mine = session(ctx, user=user)
     concrete = plan_of(mine, mine.profile(profile))

@@ -14,7 +14,7 @@ from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
-    from servicekit.status import Status
+    from servicekit.watchdog.status import Status
 
 WEBHOOK_LIMIT: Final = 20.0
 """Seconds that the webhook may take to answer."""
@@ -62,7 +62,7 @@ def alert(
 
 def _look(mine: Session, name: str, exit_code: int | None) -> Status:
     from servicekit.managers import Seen
-    from servicekit.status import status_of
+    from servicekit.watchdog.status import status_of
 
     if exit_code is None:
         return mine.look(mine.installed(name))

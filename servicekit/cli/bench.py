@@ -12,18 +12,18 @@ import typer
 from servicekit.cli.output import as_json, duration, note, table, warn
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.cli.session import AsJson, ForUser, OneProfile, session
-from servicekit.findings import printable
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servicekit.bench.suites import Loaded, Planned, Setting
-    from servicekit.bench.values import Case, Result, Sample
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
-    from servicekit.plan import Plan
-    from servicekit.profile import Profile
-    from servicekit.status import Status
+    from servicekit.lab.bench.suites import Loaded, Planned, Setting
+    from servicekit.lab.bench.values import Case, Result, Sample
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
+    from servicekit.watchdog.status import Status
 
 UNSEEN: Final = "not-seen-afterwards"
 """Stands among the reasons for being degraded where nobody could tell how the service ended up."""
@@ -37,7 +37,7 @@ PROMPT_WEIGHT: Final = 0.05
 
 def _suites(incomplete: str) -> list[str]:
     """Names of suites, for the shell's completion."""
-    from servicekit.bench.suites import names
+    from servicekit.lab.bench.suites import names
 
     return [name for name in names() if name.startswith(incomplete)]
 
@@ -89,8 +89,8 @@ def bench(
         return
     if profile is None:
         raise typer.BadParameter("name a profile to measure, or ask for --list")
-    from servicekit.bench.report import HEADS, remarks, rows
-    from servicekit.bench.values import summary
+    from servicekit.lab.bench.report import HEADS, remarks, rows
+    from servicekit.lab.bench.values import summary
 
     run = _Run(mine, profile, suite)
     run.refuse(anyway=anyway)
@@ -118,8 +118,8 @@ class _Run:
     """One run: what it is to be, what it became."""
 
     def __init__(self, mine: Session, profile: str, suite: str) -> None:
-        from servicekit.bench.suites import load
         from servicekit.cli.forecast import plan_of
+        from servicekit.lab.bench.suites import load
 
         self._mine = mine
         self._loaded: Loaded = load(suite)
@@ -131,11 +131,11 @@ class _Run:
         self.interrupted = False
 
     def _setting_of(self, effective: int | None) -> Setting:
-        from servicekit.bench.precision import kv_precision
-        from servicekit.bench.suites import Setting
         from servicekit.cli.forecast import local_model
         from servicekit.engines import engine
-        from servicekit.values import EngineName
+        from servicekit.lab.bench.precision import kv_precision
+        from servicekit.lab.bench.suites import Setting
+        from servicekit.profiles.vocabulary import EngineName
 
         recipe = self._recipe
         context = recipe.context.requested
@@ -174,8 +174,8 @@ class _Run:
         self._refuse_unmatched(anyway=anyway)
 
     def _refuse_unmatched(self, *, anyway: bool) -> None:
-        from servicekit.bench.suites import unmatched
         from servicekit.errors import UserError
+        from servicekit.lab.bench.suites import unmatched
 
         data = self._loaded.data
         differs = unmatched(data, self._setting)
@@ -187,7 +187,7 @@ class _Run:
 
     def prepare(self) -> None:
         """Refuse at once, and not after an hour, where nothing could be kept."""
-        from servicekit.bench.store import prepare
+        from servicekit.lab.bench.store import prepare
 
         states = Path(self._mine.places.state)
         try:
@@ -199,10 +199,10 @@ class _Run:
         """Measure, keep the file, and give what is in it; and the error where it is not kept."""
         import asyncio
 
-        from servicekit.bench.suites import planned
-        from servicekit.bench.values import Pools
         from servicekit.errors import UserError
-        from servicekit.verify.binding import fingerprint
+        from servicekit.lab.bench.suites import planned
+        from servicekit.lab.bench.values import Pools
+        from servicekit.lab.verify.binding import fingerprint
 
         cases, skipped = planned(self._loaded.data, self._setting)
         if not cases:
@@ -244,8 +244,8 @@ class _Run:
         complete: bool,
     ) -> Result:
         """Put what was measured beside what it was measured of."""
-        from servicekit.bench.suites import unmatched
-        from servicekit.bench.values import FORMAT, Result
+        from servicekit.lab.bench.suites import unmatched
+        from servicekit.lab.bench.values import FORMAT, Result
 
         recipe = self._recipe
         return Result(
@@ -284,10 +284,10 @@ class _Run:
     async def _ask(self, now: Status, cases: Sequence[Planned], keeper: _Keeper) -> None:
         import secrets
 
-        from servicekit.bench.runner import Runner
         from servicekit.engines import engine
         from servicekit.errors import UserError
-        from servicekit.verify.values import Request
+        from servicekit.lab.bench.runner import Runner
+        from servicekit.lab.verify.values import Request
 
         adapter = engine(self._recipe.engine)
         async with client_of(self._mine, self._recipe, now) as client:
@@ -307,7 +307,7 @@ class _Run:
 
     def _keep(self, result: Result) -> UserError | None:
         """Store it; give the error where that cannot be, since the result is worth telling."""
-        from servicekit.bench.store import names, write
+        from servicekit.lab.bench.store import names, write
 
         states = Path(self._mine.places.state)
         try:
@@ -359,8 +359,8 @@ class _Keeper:
 
     def ended(self, case: Case) -> None:
         """See `runner.Listener`."""
-        from servicekit.bench.figures import spoken
-        from servicekit.bench.values import FIGURES
+        from servicekit.lab.bench.figures import spoken
+        from servicekit.lab.bench.values import FIGURES
 
         said = [
             f"{figure.label} {spoken(found.median, figure.unit)}"
@@ -373,7 +373,7 @@ class _Keeper:
 
     def cut(self) -> None:
         """Keep the samples of a case that was broken off."""
-        from servicekit.bench.runner import case_of
+        from servicekit.lab.bench.runner import case_of
 
         if self._now is not None and self._samples:
             self.cases.append(case_of(self._now, self._samples, None))
@@ -397,8 +397,8 @@ def _weight(planned: Planned) -> float:
 
 def _list(mine: Session, profile: str | None, *, json: bool) -> None:
     """List what is kept, the oldest first."""
-    from servicekit.bench.store import texts
-    from servicekit.bench.values import Result, ResultError
+    from servicekit.lab.bench.store import texts
+    from servicekit.lab.bench.values import Result, ResultError
 
     found: list[Result] = []
     for name, text in texts(Path(mine.places.state)).items():

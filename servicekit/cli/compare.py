@@ -15,12 +15,12 @@ import typer
 
 from servicekit.cli.output import as_json, note, paint, table
 from servicekit.cli.session import AsJson, ForUser, Session, complete_profile, session
-from servicekit.findings import printable
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.compare.comparison import Comparison, Section
+    from servicekit.lab.compare.comparison import Comparison, Section
 
 WIDTH: Final = 100
 """Columns where there is no terminal."""
@@ -30,8 +30,8 @@ HEADS: Final = ("FIGURE", "RUN", "MEDIAN", "P99", "SAMPLES", "AGAINST A", "")
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of runs and profiles, for the shell's completion; none where they cannot be read."""
-    from servicekit.bench.store import names
     from servicekit.errors import UserError
+    from servicekit.lab.bench.store import names
 
     root = ctx.find_root().params
     mine = Session(root.get("config"), user=bool(root.get("user")))
@@ -82,11 +82,11 @@ def compare(
     draft graph that was lost, a faster decode with a later answer, a pool that is smaller than
     asked, speed that was paid for with wrong answers.
     """
-    from servicekit.compare.choice import chosen
-    from servicekit.compare.comparison import compared
+    from servicekit.lab.compare.choice import chosen
+    from servicekit.lab.compare.comparison import compared
 
     if html is not None:
-        from servicekit.compare.drawing import check_drawing
+        from servicekit.lab.compare.drawing import check_drawing
 
         check_drawing()  # before anything is said that a report was to hold
     mine = session(ctx, user=user)
@@ -98,7 +98,7 @@ def compare(
     else:
         _tell(comparison)
     if html is not None:
-        from servicekit.compare.report import page
+        from servicekit.lab.compare.report import page
 
         made = datetime.now(UTC).isoformat(" ", timespec="seconds").replace("+00:00", " UTC")
         _write(html, page(comparison, at=made))
@@ -107,7 +107,7 @@ def compare(
 
 def _tell(comparison: Comparison) -> None:
     """Print the runs, a table for each case, the traps and what else is to be known."""
-    from servicekit.compare.words import conditions_in_words, run_in_words, suite_in_words
+    from servicekit.lab.compare.words import conditions_in_words, run_in_words, suite_in_words
 
     typer.echo(printable(f"suite {suite_in_words(comparison.suite)}"))
     for run in comparison.runs:
@@ -147,7 +147,7 @@ def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
 
 
 def _rows(section: Section) -> Iterator[tuple[str, ...]]:
-    from servicekit.bench.figures import percent, spread, worst
+    from servicekit.lab.bench.figures import percent, spread, worst
 
     for row in section.rows:
         figure = row.figure

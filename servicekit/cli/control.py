@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from servicekit.cli.session import Installed, Session
-    from servicekit.profile import Profile
-    from servicekit.status import Status
+    from servicekit.profiles.model import Profile
+    from servicekit.watchdog.status import Status
 
 LOOK: Final = 0.1
 """Seconds between looks at a service that is starting."""
@@ -89,7 +89,7 @@ def restart(
 
 def order(mine: Session, found: Installed, *, again: bool = False) -> None:
     """Give the order to start, or to start again, with earlier faults forgiven."""
-    from servicekit.values import ManagerName
+    from servicekit.profiles.vocabulary import ManagerName
     from servicekit.watchdog import evidence, ledger
 
     profile = found.manifest.profile
@@ -143,7 +143,7 @@ def _tell_missing(mine: Session, profile: str) -> None:
 
 def _tell_rivals(mine: Session, found: Installed) -> None:
     """Say beforehand for whom it will wait: systemd stops them, and Supervisor does not."""
-    from servicekit.host import rivals
+    from servicekit.service.host import rivals
 
     profile = found.manifest.profile
     recipe = _recipe(mine, profile)
@@ -160,8 +160,8 @@ def _tell_rivals(mine: Session, found: Installed) -> None:
 def _make_directories(mine: Session, found: Installed) -> None:
     """Make again what a reboot swept away, such as everything below /run."""
     from servicekit.cli.install import order_of
-    from servicekit.installation import make_directories
-    from servicekit.tree import Tree
+    from servicekit.install.installation import make_directories
+    from servicekit.install.rootfs import Tree
 
     tree = Tree()
     recipe = mine.profile(found.manifest.profile)

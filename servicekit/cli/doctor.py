@@ -66,7 +66,7 @@ def _request(mine: Session, only: str | None) -> Request:
     from servicekit.doctor.look import Request
     from servicekit.doctor.view import Refused
     from servicekit.errors import UserError
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
 
     installed = mine.manifests()
     manager, no_manager = None, ""

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Session
     from servicekit.cli.transfer import Display
-    from servicekit.download import Standing
     from servicekit.errors import UserError
-    from servicekit.hub import Hub
-    from servicekit.hubcache import Listing, Repository
+    from servicekit.models.download import Standing
+    from servicekit.models.hub import Hub
+    from servicekit.models.hub_cache import Listing, Repository
+    from servicekit.models.weights import Need
     from servicekit.places import Places
-    from servicekit.profile import Profile
-    from servicekit.weights import Need
+    from servicekit.profiles.model import Profile
 
 
 def fetch(
@@ -47,7 +47,7 @@ def fetch(
     """
     from servicekit.cli.transfer import display
     from servicekit.errors import UserError
-    from servicekit.weights import missing, needs
+    from servicekit.models.weights import missing, needs
 
     mine = session(ctx, user=user)
     recipe = mine.profile(profile)
@@ -98,7 +98,7 @@ class _Result:
         return sum(each.left for each in self.before) - sum(each.left for each in self.after)
 
     def json(self) -> dict[str, Any]:
-        from servicekit.download import free_bytes
+        from servicekit.models.download import free_bytes
 
         return {
             "profile": self.profile.name,
@@ -126,8 +126,8 @@ class _Result:
         }
 
     def lines(self, seconds: float) -> Iterator[str]:
-        from servicekit.download import free_bytes
-        from servicekit.memory.units import counted, short
+        from servicekit.models.download import free_bytes
+        from servicekit.models.memory.units import counted, short
 
         name = self.profile.name
         for each in self.after:
@@ -153,8 +153,8 @@ class _Result:
 
 def _at_hand(profile: Profile) -> str:
     """Say where the model of a profile is that needs nothing of the hub."""
-    from servicekit.host import find_model
-    from servicekit.values import PACKAGED
+    from servicekit.profiles.vocabulary import PACKAGED
+    from servicekit.service.host import find_model
 
     if packaged := PACKAGED.match(profile.model):
         where = find_model(profile)
@@ -173,11 +173,11 @@ def _fetched(
     check: bool,
 ) -> _Result:
     """Do what the command line asks for."""
-    from servicekit.download import check_space, complete, stand
-    from servicekit.hub import UnreachableError
-    from servicekit.hubcache import Repository
-    from servicekit.plan import hub_cache
-    from servicekit.weights import select
+    from servicekit.models.download import check_space, complete, stand
+    from servicekit.models.hub import UnreachableError
+    from servicekit.models.hub_cache import Repository
+    from servicekit.models.weights import select
+    from servicekit.service.plan import hub_cache
 
     cache = Path(hub_cache(profile, mine.places))
     if not wanted:
@@ -221,11 +221,11 @@ def _offline(
     mine: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
 ) -> list[Standing]:
     """Check what is here by its own names, where the hub cannot be asked what should be."""
-    from servicekit.download import stand
     from servicekit.errors import UserError
-    from servicekit.hubcache import Repository
-    from servicekit.plan import hub_cache
-    from servicekit.weights import missing
+    from servicekit.models.download import stand
+    from servicekit.models.hub_cache import Repository
+    from servicekit.models.weights import missing
+    from servicekit.service.plan import hub_cache
 
     lacking = missing(profile, mine.places)
     if lacking is not None:
@@ -244,8 +244,8 @@ def _offline(
 
 
 def _hub(mine: Session, profile: Profile) -> Hub:
-    from servicekit import credentials
-    from servicekit.hub import TOKEN, Hub, find_token
+    from servicekit.models.hub import TOKEN, Hub, find_token
+    from servicekit.profiles import credentials
 
     stored = None
     if TOKEN in profile.secrets:
@@ -263,11 +263,11 @@ def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
     What it owns, it may also exchange: as root, a link that it left in the cache could have any
     file of the system overwritten.
     """
-    from servicekit.apply import Directory, make_directory
     from servicekit.cli.install import order_of
-    from servicekit.installation import ensure_account, propose
+    from servicekit.install.installation import ensure_account, propose
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import Directory, make_directory
     from servicekit.managers import accounts
-    from servicekit.tree import Tree
 
     if os.geteuid() != 0:
         return
@@ -293,8 +293,8 @@ def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
 
 def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
     """Say what the engine of `profile` will not find, how large it is, and what fetches it."""
-    from servicekit.memory.units import short
-    from servicekit.weights import missing
+    from servicekit.models.memory.units import short
+    from servicekit.models.weights import missing
 
     lacking = missing(profile, places, root)
     for lack in lacking.lacks if lacking is not None else ():
@@ -311,7 +311,7 @@ def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> No
 
 def _note_of_other_cache(cache: Path) -> None:
     """Say that a variable of this command does not move what the service does not have."""
-    from servicekit.hubcache import cache_directory
+    from servicekit.models.hub_cache import cache_directory
 
     named = [name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)]
     if named and str(cache_directory(os.environ)) != str(cache):

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Session
     from servicekit.engines.base import Installed
-    from servicekit.gpu import Device
-    from servicekit.memory.outcome import Budget
-    from servicekit.plan import Plan
-    from servicekit.profile import Profile
+    from servicekit.host.gpu import Device
+    from servicekit.models.memory.outcome import Budget
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
 
 USUAL_GPU: Final = "31.4GiB"
 """What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
@@ -24,9 +24,9 @@ USUAL_GPU: Final = "31.4GiB"
 def plan_of(mine: Session, profile: Profile) -> Plan:
     """Make the plan of `profile` for this host, whether or not all of it is here."""
     from servicekit.cli.install import order_of
-    from servicekit.installation import look_around
-    from servicekit.plan import make_plan
-    from servicekit.tree import Tree
+    from servicekit.install.installation import look_around
+    from servicekit.install.rootfs import Tree
+    from servicekit.service.plan import make_plan
 
     tree = Tree()
     order = order_of(mine, profile, tree, manager=mine.manager_name(None))
@@ -35,15 +35,15 @@ def plan_of(mine: Session, profile: Profile) -> Plan:
 
 def installed_engine(plan: Plan, *, ask: bool = False) -> Installed:
     """Find out which engine `plan` would start; with `ask`, from the engine itself."""
-    from servicekit.engine_versions import look
+    from servicekit.engines.versions import look
 
     return look(plan.profile.engine, plan.host.executable, options=ask)
 
 
 def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:
     """Work out what `plan` does with so much memory; raise `UserError` where that is not known."""
-    from servicekit.memory.planning import AVERAGE_LENGTH, plan_memory
-    from servicekit.memory.recipe import Recipe
+    from servicekit.models.memory.planning import AVERAGE_LENGTH, plan_memory
+    from servicekit.models.memory.recipe import Recipe
 
     wanted = plan.profile
     recipe = Recipe(
@@ -68,7 +68,7 @@ def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None =
 
 def memory_of(profile: Profile) -> int:
     """Give the bytes that `profile` may plan with: its GPU's, or for the CPU the host's."""
-    from servicekit.memory.units import parse_size
+    from servicekit.models.memory.units import parse_size
 
     if not profile.gpus:
         import psutil
@@ -98,7 +98,7 @@ def ask_gpus(names: Sequence[str]) -> Found:
     """Ask the driver about the GPUs called `names`, which takes a few seconds at most."""
     import asyncio
 
-    from servicekit.memory.units import MIB
+    from servicekit.models.memory.units import MIB
     from servicekit.watchdog.evidence import on_wsl
 
     if not names:
@@ -120,7 +120,7 @@ def ask_gpus(names: Sequence[str]) -> Found:
 
 
 async def _devices() -> tuple[Device, ...]:
-    from servicekit.gpu import Gpus
+    from servicekit.host.gpu import Gpus
 
     gpus = Gpus(())
     try:
@@ -138,7 +138,7 @@ def refuse_misfit(
     none, and nothing to refuse.
     """
     from servicekit.errors import UserError
-    from servicekit.memory.outcome import Verdict
+    from servicekit.models.memory.outcome import Verdict
 
     if memory is None:
         return None
@@ -159,7 +159,7 @@ def refuse_misfit(
 
 def local_model(plan: Plan) -> Path | None:
     """Find where the model's files are, in its own place or in the hub's cache."""
-    from servicekit.plan import hub_cache
+    from servicekit.service.plan import hub_cache
 
     model = plan.host.model
     if model.startswith("/"):

@@ -22,14 +22,14 @@ from servicekit.cli.session import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from servicekit.apply import Turn
-    from servicekit.changes import Change
     from servicekit.cli.session import Installed, Session
-    from servicekit.installation import Order, Proposal
+    from servicekit.install.changes import Change
+    from servicekit.install.installation import Order, Proposal
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import Turn
     from servicekit.managers import Manager
-    from servicekit.profile import Profile
-    from servicekit.tree import Tree
-    from servicekit.values import ManagerName
+    from servicekit.profiles.model import Profile
+    from servicekit.profiles.vocabulary import ManagerName
 
 Root = Annotated[
     Path | None,
@@ -154,8 +154,8 @@ class _Work:
         self, profile: str, name: ManagerName, user_name: str | None, *, enable: bool | None
     ) -> None:
         """Install a profile that can run here; one that cannot is named with what it lacks."""
-        from servicekit.apply import manifests
-        from servicekit.installation import look_around
+        from servicekit.install.installation import look_around
+        from servicekit.install.transaction import manifests
 
         order = self.order(self.mine.profile(profile), name, user_name, enable=enable)
         missing = look_around(order, self.tree).missing
@@ -166,11 +166,11 @@ class _Work:
 
     def install(self, order: Order, *, now: bool) -> None:
         """Install one profile, or with `dry_run` show what that would do."""
-        from servicekit.apply import turn
         from servicekit.cli.fetch import tell_missing
         from servicekit.cli.forecast import ask_gpus, refuse_misfit
-        from servicekit.installation import install as carry_out
-        from servicekit.installation import propose
+        from servicekit.install.installation import install as carry_out
+        from servicekit.install.installation import propose
+        from servicekit.install.transaction import turn
 
         image, recipe = self.runs is None, order.profile
         root = Path(self.tree.root)
@@ -209,9 +209,9 @@ class _Work:
 
 def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
     """Have `new` start at boot, and then those that it excludes no more."""
-    from servicekit.apply import turn
-    from servicekit.installation import install as carry_out
-    from servicekit.installation import propose
+    from servicekit.install.installation import install as carry_out
+    from servicekit.install.installation import propose
+    from servicekit.install.transaction import turn
 
     tree = _tree(None)
     with turn(tree, mine.places) as held:
@@ -248,7 +248,7 @@ def uninstall(
     Exactly that: models, caches and, without --purge, the history stay. --purge removes it later,
     too.
     """
-    from servicekit.apply import manifests
+    from servicekit.install.transaction import manifests
 
     mine, tree = session(ctx, user=user), _tree(root)
     options = {"dry_run": dry_run, "purge": purge, "force": force}
@@ -265,9 +265,9 @@ def uninstall(
 def _uninstall(
     mine: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
 ) -> None:
-    from servicekit.apply import manifests, turn
-    from servicekit.installation import purge_remains, removal
-    from servicekit.installation import uninstall as carry_out
+    from servicekit.install.installation import purge_remains, removal
+    from servicekit.install.installation import uninstall as carry_out
+    from servicekit.install.transaction import manifests, turn
 
     if purge and not dry_run and profile not in manifests(tree, mine.places):
         with turn(tree, mine.places) as held:
@@ -299,7 +299,7 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     That is what was changed by hand, and what is new in the profile or in servicekit. Exit code 1
     where there is any.
     """
-    from servicekit.installation import propose
+    from servicekit.install.installation import propose
 
     mine, tree = session(ctx, user=user), _tree(None)
     recipe = mine.profile(profile)
@@ -322,8 +322,8 @@ def order_of(
     force: bool = False,
 ) -> Order:
     """What is asked for, completed by settings, profile and what was asked for before."""
-    from servicekit.apply import manifests
-    from servicekit.installation import Order
+    from servicekit.install.installation import Order
+    from servicekit.install.transaction import manifests
 
     own = manifests(tree, mine.places).get(profile.name)
     user_name = user_name or (own.user_name if own is not None else None)
@@ -349,7 +349,7 @@ def _account(
     """Account of the service; `None` for that of the manager."""
     from servicekit.errors import UserError
     from servicekit.places import Scope
-    from servicekit.values import ManagerName
+    from servicekit.profiles.vocabulary import ManagerName
 
     named = user_name or profile.service.user
     if mine.places.scope is Scope.USER:
@@ -366,7 +366,7 @@ def _account(
 
 def _tree(root: Path | None) -> Tree:
     from servicekit.errors import UserError
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
 
     if root is not None and not root.is_dir():
         raise UserError(f'image "{root}" is not a directory', hint="make it first")
@@ -398,7 +398,7 @@ def _tell_undone(held: Turn, manager: Manager | None) -> None:
 def _refuse_invisible_settings(mine: Session) -> None:
     """Refuse what this command sees in its environment and the service would not."""
     from servicekit.errors import UserError
-    from servicekit.settings import variable
+    from servicekit.profiles.settings import variable
 
     deciding = {variable(key) for key in ("allow", "deny", "root", "places")}
     seen = sorted(deciding & set(mine.settings.variables))
@@ -455,7 +455,7 @@ def _tell_enablement(proposal: Proposal) -> None:
 def _warn_of_containers(manager: Manager | None) -> None:
     """Warn before systemd reads its units again, which takes the GPU from running containers."""
     from servicekit.managers.containers import gpu_containers
-    from servicekit.values import ManagerName
+    from servicekit.profiles.vocabulary import ManagerName
 
     if manager is None or manager.name is not ManagerName.SYSTEMD or os.geteuid() != 0:
         return

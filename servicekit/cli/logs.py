@@ -48,7 +48,7 @@ def logs(
     """
     from servicekit.diagnosis.causes import Cause
     from servicekit.errors import UserError
-    from servicekit.findings import did_you_mean
+    from servicekit.profiles.findings import did_you_mean
 
     if cause and cause not in set(Cause):
         raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')
@@ -85,7 +85,7 @@ def query_of(
 def show(manager: Manager, unit: str, query: LogQuery) -> None:
     """Show the log of a service: by becoming the program that does, where one knows how."""
     from servicekit.errors import UserError
-    from servicekit.values import ManagerName
+    from servicekit.profiles.vocabulary import ManagerName
 
     narrowed = query.since or query.priority or query.run or query.cause
     if manager.name is ManagerName.SUPERVISOR and narrowed:

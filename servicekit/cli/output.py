@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import typer
 
-from servicekit.findings import printable
 from servicekit.places import Scope, spelt
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -11,7 +11,7 @@ from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
     from servicekit.watchdog.publish import State
 
 HEALTHY: Final = 0
@@ -66,8 +66,8 @@ def _probe(mine: Session, name: str, *, live: bool, deep: bool) -> Verdict:
         return _by_watchdog(state)
     import asyncio
 
-    from servicekit import credentials
-    from servicekit.plan import apply_tunables
+    from servicekit.profiles import credentials
+    from servicekit.service.plan import apply_tunables
 
     recipe = apply_tunables(mine.profile(name), os.environ)
     if state is not None and state.port is not None:
@@ -83,8 +83,8 @@ def _by_watchdog(state: State) -> Verdict:
 
 
 async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Verdict:
+    from servicekit.watchdog.events import Miss
     from servicekit.watchdog.probe import Missed, Prober
-    from servicekit.watchdog.values import Miss
 
     async with Prober(recipe, api_key=api_key) as prober:
         found = await (prober.identity() if live else prober.gate())

@@ -9,13 +9,13 @@ import typer
 
 from servicekit.cli.output import as_json, note, table, warn
 from servicekit.cli.session import AsJson, ForManager, ForUser, ProfileName, session
-from servicekit.findings import printable
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from servicekit.profile import Profile
-    from servicekit.render import Artifact
+    from servicekit.profiles.model import Profile
+    from servicekit.service.render import Artifact
 
 
 def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = False) -> None:
@@ -104,10 +104,10 @@ def render(
     They are for reading, or for another way of installing them.
     """
     from servicekit.cli.install import order_of
-    from servicekit.installation import look_around
-    from servicekit.plan import make_plan
-    from servicekit.render import artifacts
-    from servicekit.tree import Tree
+    from servicekit.install.installation import look_around
+    from servicekit.install.rootfs import Tree
+    from servicekit.service.plan import make_plan
+    from servicekit.service.render import artifacts
 
     mine, tree = session(ctx, user=user), Tree()
     name = mine.manager_name(manager)
@@ -127,7 +127,7 @@ def render(
 def _write(out: Path, files: Iterable[Artifact]) -> None:
     """Write files below `out`, with their modes, replacing those of an earlier time."""
     from servicekit.errors import UserError
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -148,6 +148,6 @@ def schema() -> None:
 
     Editors complete and check TOML with it.
     """
-    from servicekit.profile import json_schema
+    from servicekit.profiles.model import json_schema
 
     as_json(json_schema())

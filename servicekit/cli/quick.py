@@ -2,7 +2,7 @@
 
 Checking the settings takes longer than all that `status` has to do. Where the settings' file says
 nothing that such a verb needs but where things are, that is read here without checking the rest;
-whatever is not plain is left to `servicekit.settings`, which says what is wrong with it.
+whatever is not plain is left to `servicekit.profiles.settings`, which says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOVERS: Final = ("ROOT", "PLACES", "MANAGER", "SUPERVISOR_SOCKET")
-"""Settings that matter here; one that is a variable is left to `servicekit.settings`."""
+"""Settings that matter here; one that is a variable is left to `servicekit.profiles.settings`."""
 
 
 class Quick(NamedTuple):

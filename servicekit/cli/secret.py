@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from servicekit.cli.session import Session
-    from servicekit.profile import Profile
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
+    from servicekit.profiles.model import Profile
 
 OWNER_ONLY: Final = 0o600
 LONGEST: Final = 64 * 1024
@@ -44,7 +44,7 @@ def set_secret(
     alone; systemd hands a copy to the service, under Supervisor the service's account owns it.
     """
     from servicekit.errors import UserError
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
 
     mine = session(ctx, user=user)
     recipe = mine.profile(profile)
@@ -77,7 +77,7 @@ def set_secret(
 @app.command("list")
 def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
     """List a profile's secrets, and which of them are stored."""
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
 
     mine = session(ctx, user=user)
     recipe = mine.profile(profile)
@@ -94,7 +94,7 @@ def remove_secret(
     ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
 ) -> None:
     """Forget a value."""
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
 
     mine = session(ctx, user=user)
     place = _place(mine, mine.profile(profile), variable)
@@ -123,7 +123,7 @@ def _place(mine: Session, profile: Profile, variable: str) -> PurePosixPath:
 def _owner(mine: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
     """Who must read the file: under Supervisor the service itself, else whoever wrote it."""
     from servicekit.cli.install import order_of
-    from servicekit.values import ManagerName
+    from servicekit.profiles.vocabulary import ManagerName
 
     own = mine.manifests().get(profile.name)
     manager = mine.manager_name(None if own is None else own.manager)

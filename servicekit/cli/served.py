@@ -9,18 +9,18 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from servicekit import kept
 from servicekit.cli.output import note
 from servicekit.errors import UserError
+from servicekit.host import run_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.cli.session import Installed, Session
-    from servicekit.plan import Plan
-    from servicekit.profile import Profile
-    from servicekit.status import Status
-    from servicekit.verify.client import Client
+    from servicekit.lab.verify.client import Client
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
+    from servicekit.watchdog.status import Status
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """^C, a request to end, and a terminal that is closed."""
@@ -36,7 +36,7 @@ def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
     """
     profile = found.manifest.profile
     started = False
-    with _ended_as_by_hand(), kept.alone(Path(mine.places.state, profile)) as alone:
+    with _ended_as_by_hand(), run_files.alone(Path(mine.places.state, profile)) as alone:
         if not alone:
             raise UserError(
                 f'"{profile}" cannot be {to}, since it is being verified or measured already',
@@ -88,10 +88,10 @@ def plan_of_what_runs(
 ) -> Plan:
     """Make the plan of `recipe`; refuse where what runs was not started from it as it is now."""
     from servicekit.cli.install import order_of
-    from servicekit.installation import look_around
-    from servicekit.plan import make_plan
-    from servicekit.tree import Tree
-    from servicekit.verify.binding import outdated
+    from servicekit.install.installation import look_around
+    from servicekit.install.rootfs import Tree
+    from servicekit.lab.verify.binding import outdated
+    from servicekit.service.plan import make_plan
 
     tree = Tree()
     order = order_of(mine, recipe, tree, manager=found.manager.name)
@@ -143,8 +143,8 @@ def client_of(mine: Session, recipe: Profile, now: Status) -> Client:
     The port is the one that is published, since it may be a tunable; the address is the profile's,
     which is on loopback, whatever somebody published.
     """
-    from servicekit import credentials
-    from servicekit.verify.client import Client
+    from servicekit.lab.verify.client import Client
+    from servicekit.profiles import credentials
 
     host = f"[{recipe.host}]" if ":" in recipe.host else recipe.host
     port = now.url.removesuffix("/v1").rpartition(":")[2] if now.url else recipe.port

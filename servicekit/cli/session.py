@@ -12,16 +12,16 @@ import typer
 from servicekit.cli.output import speak_of
 
 if TYPE_CHECKING:
-    from servicekit.catalog import Catalog
     from servicekit.cli.quick import Quick
+    from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager
-    from servicekit.manifest import Manifest
     from servicekit.places import Places, Scope
-    from servicekit.profile import Profile
-    from servicekit.settings import Settings
-    from servicekit.status import Status
-    from servicekit.values import ManagerName
+    from servicekit.profiles.catalog import Catalog
+    from servicekit.profiles.model import Profile
+    from servicekit.profiles.settings import Settings
+    from servicekit.profiles.vocabulary import ManagerName
     from servicekit.watchdog.publish import State
+    from servicekit.watchdog.status import Status
 
 
 SLACK: Final = 10.0
@@ -65,7 +65,7 @@ class Session:
     @cached_property
     def settings(self) -> Settings:
         """Settings, from the file and the environment."""
-        from servicekit.settings import load_settings
+        from servicekit.profiles.settings import load_settings
 
         return load_settings(self._config, os.environ, scope=self.scope)
 
@@ -76,7 +76,7 @@ class Session:
         found = quick(self._config, os.environ, self.scope)
         if found is not None:
             return found
-        from servicekit.settings import places_of
+        from servicekit.profiles.settings import places_of
 
         settings = self.settings
         places = places_of(settings, os.environ, scope=self.scope)
@@ -90,7 +90,7 @@ class Session:
     @cached_property
     def catalog(self) -> Catalog:
         """The profiles."""
-        from servicekit.catalog import Catalog
+        from servicekit.profiles.catalog import Catalog
 
         return Catalog(self.settings, self.places)
 
@@ -100,22 +100,22 @@ class Session:
 
     def manifests(self) -> dict[str, Manifest]:
         """What is installed."""
-        from servicekit.apply import manifests
-        from servicekit.tree import Tree
+        from servicekit.install.rootfs import Tree
+        from servicekit.install.transaction import manifests
 
         return manifests(Tree(), self.places)
 
     def tunnels(self) -> dict[str, Manifest]:
         """The tunnels that are installed, as `manifests` tells of profiles."""
-        from servicekit.apply import manifests
-        from servicekit.tree import Tree
+        from servicekit.install.rootfs import Tree
+        from servicekit.install.transaction import manifests
 
         return manifests(Tree(), self.places.for_tunnels)
 
     def manager(self, name: str | None = None) -> Manager:
         """The manager called `name`, else the one of the settings, else the one that runs."""
         from servicekit.managers import find_manager
-        from servicekit.values import ManagerName
+        from servicekit.profiles.vocabulary import ManagerName
 
         wanted = name or self._quick.manager
         return find_manager(
@@ -146,15 +146,15 @@ class Session:
 
     def look(self, found: Installed) -> Status:
         """See how one service is."""
-        from servicekit.status import status_of
+        from servicekit.watchdog.status import status_of
 
         seen = found.manager.look([found.unit])[found.unit]
         return status_of(found.manifest, self.places, seen)
 
     def live_state(self, profile: str) -> State | None:
         """What the watchdog of `profile` says, `None` where none lives."""
-        from servicekit.status import is_alive
         from servicekit.watchdog.publish import read_state
+        from servicekit.watchdog.status import is_alive
 
         state = read_state(Path(self.places.state_file(profile)))
         lives = state is not None and is_alive(state.pid, state.pid_started)
@@ -163,7 +163,7 @@ class Session:
     def stop_limit(self, profile: str) -> float:
         """Seconds that a stop of `profile` may take before it is given up."""
         from servicekit.errors import UserError
-        from servicekit.unit import stop_seconds
+        from servicekit.service.unit import stop_seconds
 
         try:
             return stop_seconds(self.profile(profile)) + SLACK
@@ -173,7 +173,7 @@ class Session:
     def manager_name(self, name: str | None) -> ManagerName:
         """Which manager files are made for: the one that runs, systemd where none does."""
         from servicekit.errors import UserError
-        from servicekit.values import ManagerName
+        from servicekit.profiles.vocabulary import ManagerName
 
         if name is not None:
             return ManagerName(name)
@@ -184,7 +184,7 @@ class Session:
 
     def command(self) -> tuple[str, ...]:
         """What runs this servicekit for these services: absolute, with the options it needs."""
-        from servicekit.settings import default_places
+        from servicekit.profiles.settings import default_places
 
         command = self._as_user()
         file = self.settings.file
@@ -200,7 +200,7 @@ class Session:
         return (*self._as_user(), *config)
 
     def _as_user(self) -> tuple[str, ...]:
-        from servicekit.host import own_command
+        from servicekit.service.host import own_command
 
         return (*own_command(), *(("--user",) if self._user else ()))
 

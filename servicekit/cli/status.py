@@ -9,13 +9,13 @@ import typer
 
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
 from servicekit.cli.session import AsJson, ForUser, SomeProfile, session
-from servicekit.findings import printable
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
+    from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
-    from servicekit.manifest import Manifest
-    from servicekit.status import Status
+    from servicekit.watchdog.status import Status
 
 
 def status(
@@ -63,9 +63,9 @@ def look(mine: Session, installed: list[Manifest]) -> list[Status]:
     """See how each of `installed` is, asking each manager once."""
     from dataclasses import replace
 
-    from servicekit.apply import drifted
-    from servicekit.status import status_of
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import drifted
+    from servicekit.watchdog.status import status_of
 
     said: dict[str, Seen] = {}
     for name in sorted({manifest.manager for manifest in installed}):

@@ -12,8 +12,8 @@ from servicekit.cli.session import Anyway, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session
-    from servicekit.profile import Profile
-    from servicekit.status import Status
+    from servicekit.profiles.model import Profile
+    from servicekit.watchdog.status import Status
 
 
 def switch(
@@ -65,10 +65,10 @@ def switch(
 
 def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
     """Refuse what cannot become ready while nothing has been stopped for it."""
-    from servicekit.check import check
     from servicekit.cli.forecast import ask_gpus, installed_engine, plan_of, refuse_misfit
+    from servicekit.engines.options.parser import Level
+    from servicekit.engines.options.report import check
     from servicekit.errors import UserError
-    from servicekit.flagcheck import Level
 
     concrete = plan_of(mine, recipe)
     report = check(recipe, concrete, installed_engine(concrete))
@@ -83,7 +83,7 @@ def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
 
 def _excluded(mine: Session, new: Installed, recipe: Profile) -> list[Installed]:
     """Find the installed profiles that cannot run beside this one."""
-    from servicekit.host import rivals
+    from servicekit.service.host import rivals
 
     names = rivals(recipe, mine.manifests(), new.manifest.gpus)
     return [mine.installed(name) for name in names]

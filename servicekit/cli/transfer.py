@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from servicekit.cli.output import duration, note
-from servicekit.memory.units import short
+from servicekit.models.memory.units import short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.progress import Progress
 
-    from servicekit.hubcache import File
+    from servicekit.models.hub_cache import File
 
 LONGEST_NAME: Final = 26
 LINE_EVERY: Final = 10.0

@@ -13,18 +13,18 @@ import typer
 from servicekit.cli.output import as_json, duration, note, table
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
-from servicekit.findings import printable
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
-    from servicekit.plan import Plan
-    from servicekit.profile import Profile
-    from servicekit.status import Status
-    from servicekit.verify.record import Fingerprint, Verification
-    from servicekit.verify.values import Finding, Subject
+    from servicekit.lab.verify.record import Fingerprint, Verification
+    from servicekit.lab.verify.values import Finding, Subject
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
+    from servicekit.watchdog.status import Status
 
 EVIDENCE: Final = 100
 """Characters of a reason that a line of progress shows."""
@@ -58,7 +58,7 @@ def verify(
 
     With --json, what is kept.
     """  # noqa: D301 - the character itself keeps the lines apart
-    from servicekit.verify.gates import GATES
+    from servicekit.lab.verify.gates import GATES
 
     unknown = [name for name in only or () if name not in GATES]
     if unknown:
@@ -87,7 +87,7 @@ def verify(
 
 def _prepare(mine: Session, profile: str) -> None:
     """Refuse at once, and not after an hour, where nothing could be kept."""
-    from servicekit.verify.record import prepare
+    from servicekit.lab.verify.record import prepare
 
     state = Path(mine.places.state, profile)
     try:
@@ -98,7 +98,7 @@ def _prepare(mine: Session, profile: str) -> None:
 
 def _keep(mine: Session, result: Verification) -> UserError | None:
     """Store a result; give the error where that cannot be, since the result is worth telling."""
-    from servicekit.verify.record import write
+    from servicekit.lab.verify.record import write
 
     state = Path(mine.places.state, result.profile)
     try:
@@ -141,9 +141,9 @@ def _verified(
     """Ask the gates and give what they found; less than all of it after ^C."""
     import asyncio
 
-    from servicekit.checks import kv_below_fp8
-    from servicekit.verify.binding import fingerprint
-    from servicekit.verify.record import Verification, read
+    from servicekit.lab.verify.binding import fingerprint
+    from servicekit.lab.verify.record import Verification, read
+    from servicekit.profiles.rules import kv_below_fp8
 
     recipe = mine.profile(now.profile)
     plan = plan_of_what_runs(mine, found, recipe, now, to="verified")
@@ -179,9 +179,9 @@ async def _ask(
     keep: Callable[[Finding], object],
 ) -> None:
     from servicekit.engines import engine
-    from servicekit.verify.binding import vram
-    from servicekit.verify.gates import GATES
-    from servicekit.verify.runner import run
+    from servicekit.lab.verify.binding import vram
+    from servicekit.lab.verify.gates import GATES
+    from servicekit.lab.verify.runner import run
 
     async with client_of(mine, recipe, now) as client:
         path = engine(recipe.engine).pool_path
@@ -199,10 +199,10 @@ def _subject(
     told: Mapping[str, Any],
     repeats: int,
 ) -> Subject:
-    from servicekit.checks import kv_below_fp8
     from servicekit.engines import engine
-    from servicekit.verify.record import read, twin_of
-    from servicekit.verify.values import Subject
+    from servicekit.lab.verify.record import read, twin_of
+    from servicekit.lab.verify.values import Subject
+    from servicekit.profiles.rules import kv_below_fp8
 
     adapter = engine(recipe.engine)
     context = now.context.get("effective") or recipe.context.requested
@@ -281,13 +281,13 @@ def _tell(result: Verification) -> None:
 def standing_of(mine: Session, profile: str) -> str:
     """Say whether a profile is verified, or what changed since."""
     from servicekit.errors import UserError
-    from servicekit.verify.record import last_of, read, standing
+    from servicekit.lab.verify.record import last_of, read, standing
 
     try:
         every = read(Path(mine.places.state, profile))
         if not every:  # `status` is to be quick: what nobody has asked for is not loaded
             return standing(None, None, ())
-        from servicekit.verify.gates import GATES
+        from servicekit.lab.verify.gates import GATES
 
         gates = tuple(GATES)
         last = last_of(every, gates)
@@ -301,7 +301,7 @@ def _now(mine: Session, profile: str) -> Fingerprint:
     import asyncio
 
     from servicekit.cli.forecast import plan_of
-    from servicekit.verify.binding import fingerprint
+    from servicekit.lab.verify.binding import fingerprint
 
     plan: Plan = plan_of(mine, mine.profile(profile))
     return asyncio.run(fingerprint(plan))

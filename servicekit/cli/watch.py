@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from servicekit.apart import Apart
 from servicekit.cli.session import ForUser, ProfileName, session
 from servicekit.errors import ExitCode
+from servicekit.host.apart import Apart
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
     from servicekit.places import Places
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 
 def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
@@ -51,7 +51,7 @@ def _watch(mine: Session, profile: str) -> ExitCode:
 
 def _read(mine: Session, name: str) -> tuple[Profile, Places]:
     """Read the profile as the environment's tunables make it."""
-    from servicekit.plan import apply_tunables
-    from servicekit.profile import plain
+    from servicekit.profiles.model import plain
+    from servicekit.service.plan import apply_tunables
 
     return plain(apply_tunables(mine.profile(name), os.environ)), mine.places

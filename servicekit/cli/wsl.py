@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
     from typing import Any
 
-    from servicekit.wsl.rendering import Rendered
-    from servicekit.wsl.windows import Windows
+    from servicekit.doctor.wsl.rendering import Rendered
+    from servicekit.doctor.wsl.windows import Windows
 
 app = typer.Typer(
     name="wsl",
@@ -70,9 +70,9 @@ def render(
     stay, and a task for Windows that starts the distribution at logon. Neither Windows nor /etc is
     touched: what puts the files in place is printed.
     """
-    from servicekit.wsl import wanted
-    from servicekit.wsl.rendering import render_conf, render_task, steps
-    from servicekit.wsl.windows import WSL_CONF, windows, windows_path
+    from servicekit.doctor.wsl import wanted
+    from servicekit.doctor.wsl.rendering import render_conf, render_task, steps
+    from servicekit.doctor.wsl.windows import WSL_CONF, windows, windows_path
 
     kept = _kept(keep or ())
     own_conf = _read(wsl_conf or WSL_CONF, must=wsl_conf is not None)
@@ -95,9 +95,9 @@ def render(
 
 def _kept(keys: Iterable[str]) -> set[str]:
     """Take keys that are to stay as they are, in lower case."""
+    from servicekit.doctor.wsl.wanted import ALL
     from servicekit.errors import UserError
-    from servicekit.findings import did_you_mean, shown
-    from servicekit.wsl.wanted import ALL
+    from servicekit.profiles.findings import did_you_mean, shown
 
     known = {wanted.key.name.lower(): wanted.key.name for wanted in ALL}
     for key in keys:
@@ -108,7 +108,7 @@ def _kept(keys: Iterable[str]) -> set[str]:
 
 
 def _settings(own_conf: bytes) -> Any:  # noqa: ANN401 - typer evaluates annotations here
-    from servicekit.wsl import conf
+    from servicekit.doctor.wsl import conf
 
     return conf.read(conf.decode(own_conf)[0])
 
@@ -127,8 +127,8 @@ def _read(file: Path, *, must: bool) -> bytes:
 
 
 def _home(host: Windows) -> Path:
-    from servicekit.asking import MuteError
     from servicekit.errors import UserError
+    from servicekit.host.bounded import MuteError
 
     try:
         return host.home()
@@ -137,14 +137,14 @@ def _home(host: Windows) -> Path:
 
 
 def _distribution() -> Coroutine[Any, Any, str]:
-    from servicekit.wsl.windows import distribution
+    from servicekit.doctor.wsl.windows import distribution
 
     return distribution(os.environ)
 
 
 def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
-    from servicekit.asking import MuteError
     from servicekit.errors import UserError
+    from servicekit.host.bounded import MuteError
 
     try:
         return asyncio.run(question)
@@ -154,7 +154,7 @@ def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
 
 def _client(host: Windows) -> str:
     """Choose WSL's client for the task: the one without a window, where Windows has it."""
-    from servicekit.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
+    from servicekit.doctor.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
 
     if host.drive.is_dir() and not host.has_client_without_window():
         note("this WSL has no wslg.exe: the task shows a console window while it runs")

@@ -44,7 +44,6 @@ log cheap to read.
 
 from __future__ import annotations
 
-import pkgutil
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -52,6 +51,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from servicekit import data
 from servicekit.diagnosis.causes import Cause
 
 if TYPE_CHECKING:
@@ -246,10 +246,7 @@ def knowledge(engine: str) -> Knowledge:
 @cache
 def document(name: str) -> dict[str, Any]:
     """Return one file as parsed, with the samples that only tests want."""
-    content = pkgutil.get_data(__package__, f"signatures/{name}.toml")
-    if content is None:  # pragma: no cover - a package without its data cannot be built
-        raise FileNotFoundError(name)
-    return tomllib.loads(content.decode())
+    return tomllib.loads(data.read("signatures", name))
 
 
 def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -> Signature:

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.doctor import graphics, machine, recipe, services, wsl
+from servicekit.doctor import graphics, machine, recipe, services, windows
 from servicekit.doctor.answer import Check, Verdict
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _checks(host: Host) -> Iterator[Check]:
     for group, inquiries in OF_HOST:
         yield from (inquiry.check(host, group) for inquiry in inquiries)
     if host.wsl is not None:
-        yield from (inquiry.check(host.wsl, wsl.GROUP) for inquiry in wsl.INQUIRIES)
+        yield from (inquiry.check(host.wsl, windows.GROUP) for inquiry in windows.INQUIRIES)
     for refused in host.refused:
         yield recipe.REFUSED.check(refused, recipe.group_of(refused.name), refused.name)
     for subject in host.subjects:
@@ -114,7 +114,7 @@ def handbook() -> str:
         ("The host: services", services.INQUIRIES),
         ("The host: GPU", graphics.INQUIRIES),
         ("The host: machine", machine.INQUIRIES),
-        ("Under WSL", wsl.INQUIRIES),
+        ("Under WSL", windows.INQUIRIES),
         ("Each profile", recipe.INQUIRIES),
     ]
     for title, inquiries in tables:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Driver, Host, Unseen
-from servicekit.gpu import Recovery
-from servicekit.watchdog.values import GpuView
+from servicekit.host.gpu import Recovery
+from servicekit.watchdog.events import GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from servicekit.gpu import Device, Look, Xid
+    from servicekit.host.gpu import Device, Look, Xid
 
 GROUP: Final = "GPU"
 

@@ -17,43 +17,45 @@ from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from servicekit import engine_versions, proc, weights
-from servicekit.asking import Board, MuteError, Pending, call, output
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import texts, view
 from servicekit.doctor.view import Host, Refused, Subject, Unseen
+from servicekit.doctor.wsl import conf, task, windows
+from servicekit.doctor.wsl.wanted import WSLCONFIG
+from servicekit.engines import versions
 from servicekit.errors import UserError
-from servicekit.gpu import Gpus, xid_in
-from servicekit.host import LINGERING, ends_with_session
-from servicekit.hubcache import Repository
-from servicekit.installation import look_around
+from servicekit.host import procfs
+from servicekit.host.bounded import Board, MuteError, Pending, call, output
+from servicekit.host.gpu import Gpus, xid_in
+from servicekit.host.shared_memory import DIRECTORY, used_by
+from servicekit.install.installation import look_around
+from servicekit.install.rootfs import Tree
 from servicekit.managers import SYSTEMD_RUNS
 from servicekit.managers.containers import gpu_containers
 from servicekit.managers.supervisor import Supervisor
+from servicekit.models import weights
+from servicekit.models.hub_cache import Repository
 from servicekit.places import Scope
-from servicekit.plan import hub_cache, make_plan
-from servicekit.status import is_alive
-from servicekit.tree import Tree
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.host import LINGERING, ends_with_session
+from servicekit.service.plan import hub_cache, make_plan
 from servicekit.watchdog import evidence, ledger, publish
 from servicekit.watchdog.engine import Census, port_holder
-from servicekit.watchdog.shared import DIRECTORY, used_by
-from servicekit.watchdog.values import GpuView, Process
-from servicekit.wsl import conf, task, windows
-from servicekit.wsl.wanted import WSLCONFIG
+from servicekit.watchdog.events import GpuView, Process
+from servicekit.watchdog.status import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
-    from servicekit.gpu import Look, Xid
-    from servicekit.installation import Order
+    from servicekit.doctor.wsl.conf import Key
+    from servicekit.host.gpu import Look, Xid
+    from servicekit.host.procfs import Stat
+    from servicekit.install.installation import Order
+    from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager
-    from servicekit.manifest import Manifest
     from servicekit.places import Places
-    from servicekit.plan import Plan
-    from servicekit.proc import Stat
-    from servicekit.profile import Profile
-    from servicekit.wsl.conf import Key
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
 
 LIMIT: Final = 8.0
 """Seconds for everything: with the start of Python and the printing, less than ten."""
@@ -103,7 +105,7 @@ def look(request: Request, tell: Callable[[tuple[str, ...]], None]) -> Host:
 
 
 async def _look(request: Request, tell: Callable[[tuple[str, ...]], None]) -> Host:
-    root, account = os.geteuid() == 0, proc.account(os.geteuid())
+    root, account = os.geteuid() == 0, procfs.account(os.geteuid())
     on_wsl = evidence.on_wsl()
     board = Board(LIMIT)
     gpus = Gpus((), environment=request.environ, limit=ANSWER_LIMIT)
@@ -281,7 +283,7 @@ def _held(seen: Look, request: Request) -> tuple[view.Held, ...]:
     """Name who has the memory of each GPU, and to which profile's engine it belongs."""
     if seen.view is not GpuView.PRESENT:
         raise MuteError("no GPU can be asked")
-    living, census = proc.snapshot(), Census()
+    living, census = procfs.snapshot(), Census()
     holders = {pid: living[pid] for gpu in seen.devices for pid in gpu.processes if pid in living}
     owner = {pid: marker.profile for pid, marker in census.marked(holders).items()}
     owner |= _engines(request, living)
@@ -303,7 +305,7 @@ def _engines(request: Request, living: Mapping[int, Stat]) -> dict[int, str]:
     for name in request.installed:
         state = publish.read_state(Path(request.places.state_file(name)))
         if state is not None and state.engine_pid and is_alive(state.pid, state.pid_started):
-            found |= dict.fromkeys(proc.descendants([state.engine_pid], living), name)
+            found |= dict.fromkeys(procfs.descendants([state.engine_pid], living), name)
     return found
 
 
@@ -373,7 +375,7 @@ def _shared(*, root: bool) -> tuple[view.SharedFile, ...]:
         for entry in sorted(Path(DIRECTORY).iterdir())
         if any(fnmatch.fnmatch(entry.name, pattern) for pattern in ENGINES_FILES)
     ]
-    used = used_by(proc.pids(), proc.Memory()) if found else {}
+    used = used_by(procfs.pids(), procfs.Memory()) if found else {}
     files = []
     for entry in found:
         with suppress(FileNotFoundError):  # it is gone by now
@@ -404,9 +406,7 @@ class _AskedProfile:
         self._plan = board.ask(
             about, _after(self._survey, lambda found: make_plan(order.profile, found.host))
         )
-        self._engine = then(
-            lambda plan: engine_versions.look(plan.profile.engine, plan.host.executable)
-        )
+        self._engine = then(lambda plan: versions.look(plan.profile.engine, plan.host.executable))
         self._models = then(_models)
         self._cache = then(lambda plan: _place(plan.host.places.cache))
         self._weights = then(lambda plan: _place(_home(plan)))
@@ -482,11 +482,11 @@ def _port(profile: Profile, request: Request) -> view.PortUse:
     holder = port_holder(profile.host, profile.port, None, Census())
     if holder is None or holder.process is None:
         return view.PortUse(None)
-    engines = _engines(request, proc.snapshot())
+    engines = _engines(request, procfs.snapshot())
     ours = {pid for pid, name in engines.items() if name == profile.name}
     process = holder.process
     # Without root it is only known whose process it is.
-    hidden = process.pid == 0 and process.user in {proc.user(pid) for pid in ours}
+    hidden = process.pid == 0 and process.user in {procfs.user(pid) for pid in ours}
     return view.PortUse(process, own=process.pid in ours or hidden)
 
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
 
-from servicekit.check import check as check_options
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Refused, Subject, Unseen
-from servicekit.flagcheck import Level
-from servicekit.values import HUB_FILE, HUB_ID
-from servicekit.watchdog.values import GpuView
+from servicekit.engines.options.parser import Level
+from servicekit.engines.options.report import check as check_options
+from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
+from servicekit.watchdog.events import GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from servicekit.doctor.view import Place
-    from servicekit.gpu import Device
+    from servicekit.host.gpu import Device
 
 OLDEST_CUDA: Final = (("12.1", "12.9"), ("10.0", "12.8"), ("8.9", "11.8"))
 """From which compute capability on which CUDA is needed, newest first: NVIDIA's release notes."""

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from servicekit.diagnosis.causes import Cause
+    from servicekit.doctor.wsl.conf import Key
     from servicekit.engines.base import Installed
-    from servicekit.gpu import Look, Xid
+    from servicekit.host.gpu import Look, Xid
+    from servicekit.models.weights import Missing
     from servicekit.places import Scope
-    from servicekit.plan import Plan
-    from servicekit.profile import Profile
-    from servicekit.watchdog.values import Process
-    from servicekit.weights import Missing
-    from servicekit.wsl.conf import Key
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
+    from servicekit.watchdog.events import Process
 
 
 @dataclass(frozen=True, slots=True)

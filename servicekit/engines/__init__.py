@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from servicekit.engines.base import Engine
-    from servicekit.values import EngineName
+    from servicekit.profiles.vocabulary import EngineName
 
 ENGINES: Final[Mapping[EngineName, Engine]] = {
     adapter.name: adapter for adapter in (SgLang(), Vllm(), LlamaCpp(), OpenAi())

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from servicekit.values import EngineName
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.profile import Profile
-    from servicekit.quoting import Word
+    from servicekit.profiles.model import Profile
+    from servicekit.service.quoting import Word
 
 
 @dataclass(frozen=True, slots=True)

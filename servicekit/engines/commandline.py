@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from servicekit.quoting import Reference
-from servicekit.values import variable_of
+from servicekit.profiles.vocabulary import variable_of
+from servicekit.service.quoting import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.profile import Profile
-    from servicekit.quoting import Piece, Word
+    from servicekit.profiles.model import Profile
+    from servicekit.service.quoting import Piece, Word
 
 
 def option(name: str, *values: Piece) -> Iterator[Word]:

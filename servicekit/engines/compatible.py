@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from servicekit.engines.base import Completion, Counters
-    from servicekit.profile import Profile
-    from servicekit.quoting import Word
-    from servicekit.values import EngineName
+    from servicekit.profiles.model import Profile
+    from servicekit.profiles.vocabulary import EngineName
+    from servicekit.service.quoting import Word
 
 
 class Compatible(ABC):

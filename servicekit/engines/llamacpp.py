@@ -10,13 +10,13 @@ from servicekit.engines import prometheus, shapes
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
 from servicekit.engines.compatible import Compatible
-from servicekit.values import HUB_FILE, HUB_ID, EngineName
+from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.profile import Profile
-    from servicekit.quoting import Word
+    from servicekit.profiles.model import Profile
+    from servicekit.service.quoting import Word
 
 _PROMPT: Final = "llamacpp:prompt_tokens_total"
 _GENERATED: Final = "llamacpp:tokens_predicted_total"

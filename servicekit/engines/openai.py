@@ -11,13 +11,13 @@ from servicekit.engines import shapes
 from servicekit.engines.base import Completion, ShapeError
 from servicekit.engines.commandline import option_words
 from servicekit.engines.compatible import Compatible
-from servicekit.values import EngineName
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.profile import Profile
-    from servicekit.quoting import Word
+    from servicekit.profiles.model import Profile
+    from servicekit.service.quoting import Word
 
 
 class OpenAi(Compatible):

@@ -10,13 +10,13 @@ from servicekit.engines import prometheus, shapes
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
 from servicekit.engines.compatible import Compatible
-from servicekit.values import EngineName
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from servicekit.profile import Profile
-    from servicekit.quoting import Word
+    from servicekit.profiles.model import Profile
+    from servicekit.service.quoting import Word
 
 SPECULATION: Final = "speculative-config"
 

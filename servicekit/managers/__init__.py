@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from servicekit.errors import UserError
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

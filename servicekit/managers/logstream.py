@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery
 from servicekit.managers.logfile import picked
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

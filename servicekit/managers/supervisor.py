@@ -17,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 
 from typing_extensions import override
 
-from servicekit import proc
 from servicekit.errors import UserError
+from servicekit.host import procfs
 from servicekit.managers import SERVER_URL, Seen
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,7 +244,7 @@ def _who_may(socket: str) -> str:
         found = Path(socket).stat()
     except OSError:  # even the way to it is closed
         return "run it as root"
-    owner, me = proc.account(found.st_uid), proc.account(os.geteuid())
+    owner, me = procfs.account(found.st_uid), procfs.account(os.geteuid())
     as_owner = "run it as root" if found.st_uid == 0 else f'run it as "{owner}"'
     if found.st_mode & stat.S_IWGRP:
         group = _group(found.st_gid)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.errors import UserError
 from servicekit.managers import Seen
 from servicekit.places import Scope
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Final
 import tomli_w
 
 from servicekit import __version__
-from servicekit.apply import Directory, apply, look, manifests, turn
-from servicekit.changes import changes, record
 from servicekit.errors import ExitCode, UserError
-from servicekit.installation import ensure_account, forget_account, tell_again
+from servicekit.install.changes import changes, record
+from servicekit.install.installation import ensure_account, forget_account, tell_again
+from servicekit.install.manifest import Manifest, inherited
+from servicekit.install.transaction import Directory, apply, look, manifests, turn
 from servicekit.managers import accounts
-from servicekit.manifest import Manifest, inherited
 from servicekit.places import Scope
-from servicekit.render import Artifact, boot, rendered, static
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.render import Artifact, boot, rendered, static
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.state import sweep_ssh
 from servicekit.tunnel.values import (
@@ -38,17 +39,16 @@ from servicekit.tunnel.values import (
     label,
     state_file,
 )
-from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import PurePosixPath
 
-    from servicekit.apply import Turn
-    from servicekit.changes import Change
+    from servicekit.install.changes import Change
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import Turn
     from servicekit.managers import Manager
     from servicekit.places import Places
-    from servicekit.tree import Tree
     from servicekit.tunnel.values import HostKey, Tunnel
 
 ACCOUNT: Final = "servicekit-tunnel"

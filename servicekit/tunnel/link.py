@@ -8,13 +8,13 @@ import signal
 from contextlib import chdir
 from typing import TYPE_CHECKING, Final, Self
 
-from servicekit.child import Child
+from servicekit.host.child import Child
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from servicekit.child import ExitStatus
+    from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
 GRACE: Final = 5.0

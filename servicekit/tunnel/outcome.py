@@ -13,10 +13,10 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.errors import ExitCode
-from servicekit.findings import printable
+from servicekit.profiles.findings import printable
 
 if TYPE_CHECKING:
-    from servicekit.child import ExitStatus
+    from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
 LONGEST_LINE: Final = 300

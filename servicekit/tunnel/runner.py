@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servicekit import proc, trusted
 from servicekit.errors import ExitCode, UserError
+from servicekit.host import procfs
 from servicekit.log import Priority, open_events
+from servicekit.profiles import trusted_toml
 from servicekit.tunnel.link import Link
 from servicekit.tunnel.outcome import Cause, Reader, Trouble, late, unusable_key
 from servicekit.tunnel.state import (
@@ -54,7 +55,7 @@ def load(places: Places, name: str) -> Tunnel:
     """Read an installed tunnel; raise `UserError` where there is none, or its file is refused."""
     file = Path(directory(places, checked_name(name)) / FILE)
     try:
-        said = trusted.read(file, trusted.owners(places.scope))
+        said = trusted_toml.read(file, trusted_toml.owners(places.scope))
     except FileNotFoundError:
         raise UserError(
             f'tunnel "{name}" is not installed',
@@ -87,7 +88,7 @@ class Runner:
         self._notifier = notifier
         self._up_since: float | None = None
         self._faults = 0
-        me = proc.stat(os.getpid())
+        me = procfs.stat(os.getpid())
         self._blank = State(
             tunnel=tunnel.name,
             phase=WAITING,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from servicekit import proc
+from servicekit.host import procfs
 from servicekit.watchdog.engine import sweep
 
 WAITING, CONNECTING, UP, DOWN, STOPPED = "waiting", "connecting", "up", "down", "stopped"
@@ -53,7 +53,7 @@ class State:
     @property
     def is_alive(self) -> bool:
         """Whether the service that published this still runs."""
-        stat = proc.stat(self.pid)
+        stat = procfs.stat(self.pid)
         return stat is not None and stat.started == self.pid_started and stat.alive
 
 
@@ -74,7 +74,7 @@ def sweep_ssh(path: Path) -> None:
     state = read_state(path)
     if state is None or state.is_alive or not state.ssh_pid:
         return
-    stat = proc.stat(state.ssh_pid)
+    stat = procfs.stat(state.ssh_pid)
     with suppress(OSError):
         owner = Path(f"/proc/{state.ssh_pid}").stat().st_uid
         if stat and stat.started == state.ssh_started and owner == path.stat().st_uid:

@@ -24,10 +24,10 @@ from servicekit.tunnel.values import KEY, LOOPBACK, directory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
-    from servicekit.manifest import Manifest
     from servicekit.places import Places
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
     from servicekit.tunnel.state import State
     from servicekit.tunnel.values import Tunnel
 
@@ -266,8 +266,8 @@ async def _first_line(port: int) -> bytes:
 
 async def _identify(report: Report, port: int, expected: Expected) -> Report:
     """See whether one of the profiles that are known for the port is what answers."""
+    from servicekit.watchdog.events import Miss
     from servicekit.watchdog.probe import Missed, Prober
-    from servicekit.watchdog.values import Miss
 
     missed = []
     for profile, api_key in expected.profiles:

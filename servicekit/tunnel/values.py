@@ -14,16 +14,16 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from servicekit.errors import ExitCode, UserError
-from servicekit.findings import Finding, did_you_mean, shown, texts
-from servicekit.values import NAME
+from servicekit.profiles.findings import Finding, did_you_mean, shown, texts
+from servicekit.profiles.vocabulary import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import PurePosixPath
 
-    from servicekit.findings import Lines
     from servicekit.places import Places
-    from servicekit.trusted import Document
+    from servicekit.profiles.findings import Lines
+    from servicekit.profiles.trusted_toml import Document
 
 LOOPBACK: Final = "127.0.0.1"
 SSH: Final = "ssh"

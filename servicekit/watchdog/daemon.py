@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from servicekit import credentials, proc
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
-from servicekit.findings import printable
+from servicekit.host import cgroups, procfs
+from servicekit.host.shared_memory import SharedMemory
+from servicekit.install.manifest import from_json
 from servicekit.log import Priority, Redactor, open_events
-from servicekit.manifest import from_json
 from servicekit.places import Scope, spelt
-from servicekit.watchdog import cgroups, evidence, ledger
+from servicekit.profiles import credentials
+from servicekit.profiles.findings import printable
+from servicekit.watchdog import evidence, ledger
+from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import (
     Activity,
     Census,
@@ -39,14 +42,7 @@ from servicekit.watchdog.engine import (
     stop_with,
     sweep,
 )
-from servicekit.watchdog.kin import Kin
-from servicekit.watchdog.ledger import Kind, Ledger
-from servicekit.watchdog.loop import Loop
-from servicekit.watchdog.publish import Notifier, State, write_state
-from servicekit.watchdog.shared import SharedMemory
-from servicekit.watchdog.state import view
-from servicekit.watchdog.survey import Surveyor
-from servicekit.watchdog.values import (
+from servicekit.watchdog.events import (
     EngineExited,
     Fault,
     FaultSeen,
@@ -61,18 +57,23 @@ from servicekit.watchdog.values import (
     Started,
     StopRequested,
 )
+from servicekit.watchdog.ledger import Kind, Ledger
+from servicekit.watchdog.loop import Loop
+from servicekit.watchdog.publish import Notifier, State, write_state
+from servicekit.watchdog.state import view
+from servicekit.watchdog.survey import Surveyor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from servicekit.engines.base import Contexts, Counters
-    from servicekit.manifest import Manifest
+    from servicekit.install.manifest import Manifest
     from servicekit.places import Places
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
     from servicekit.watchdog.engine import PortHolder
+    from servicekit.watchdog.events import Memory, Process, Survey, View
     from servicekit.watchdog.evidence import Received
     from servicekit.watchdog.examiner import Examiner
-    from servicekit.watchdog.values import Memory, Process, Survey, View
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
@@ -348,7 +349,7 @@ class Watchdog:
             write(Kind.GONE, code=int(now.code), cause=cause, remains=now.remains)
 
     def _publish(self, now: Memory, seen: View) -> None:
-        profile, stat = self._profile, proc.stat(os.getpid())
+        profile, stat = self._profile, procfs.stat(os.getpid())
         state = State(
             profile=profile.name,
             state=seen.state,

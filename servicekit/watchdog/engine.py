@@ -22,17 +22,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from servicekit import proc
-from servicekit.child import Child, inherited
-from servicekit.watchdog import cgroups
-from servicekit.watchdog.values import Process, Sign
+from servicekit.host import cgroups, procfs
+from servicekit.host.child import Child, inherited
+from servicekit.watchdog.events import Process, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from servicekit.child import ExitStatus
-    from servicekit.proc import Stat
-    from servicekit.watchdog.kin import Kin
+    from servicekit.host.child import ExitStatus
+    from servicekit.host.procfs import Stat
+    from servicekit.watchdog.adopted import Kin
 
 VARIABLE: Final = "SERVICEKIT_RUN"
 """Environment variable that carries the marker of a run."""
@@ -168,16 +167,16 @@ class Census:
     """
 
     def __init__(self) -> None:
-        self.memory = proc.Memory()
+        self.memory = procfs.Memory()
         self._markers: dict[tuple[int, int], Marker | None] = {}
         self._marked: tuple[Mapping[int, Stat], dict[int, Marker]] = {}, {}
         """The last look whose markers were wanted, and those."""
-        children = proc.children(os.getpid(), self.look().values())
+        children = procfs.children(os.getpid(), self.look().values())
         self._before = {(child.pid, child.started) for child in children}
 
     def look(self) -> dict[int, Stat]:
         """Read every process anew, by pid."""
-        return proc.snapshot()
+        return procfs.snapshot()
 
     def marked(self, processes: Mapping[int, Stat]) -> dict[int, Marker]:
         """Give the marker of each of `processes` that carries one that may be read.
@@ -206,7 +205,7 @@ class Census:
         for path, process in paths.items():
             key = (process.pid, process.started)
             read[key] = read.get(key) or _marker_in(contents.get(path, b""))
-        settled = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED) * proc.TICKS
+        settled = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED) * procfs.TICKS
         known |= {key: marker for key, marker in read.items() if marker or key[1] < settled}
         self._markers = known
         return {pid: marker for (pid, _), marker in known.items() if marker}
@@ -216,7 +215,7 @@ class Census:
         session = os.getsid(0)
         return {
             child.pid
-            for child in proc.children(os.getpid(), processes.values())
+            for child in procfs.children(os.getpid(), processes.values())
             if child.session != session and (child.pid, child.started) not in self._before
         }
 
@@ -229,7 +228,7 @@ def _environments(process: Stat) -> Iterator[str]:
     if process.state not in "ZX":
         yield f"/proc/{process.pid}/environ"
     elif process.alive:
-        for thread in proc.threads(process.pid):
+        for thread in procfs.threads(process.pid):
             yield f"/proc/{process.pid}/task/{thread}/environ"
 
 
@@ -330,7 +329,7 @@ class EngineProcess:
             for pid, marker in self._census.marked(processes).items()
             if marker == self.marker and processes[pid].session != os.getsid(0)
         }
-        found = proc.descendants(roots, processes)
+        found = procfs.descendants(roots, processes)
         return {pid: processes[pid] for pid in found if processes[pid].alive}
 
     def tree(self) -> tuple[Process, ...]:
@@ -378,7 +377,7 @@ class EngineProcess:
         spent = {}
         for member in members:
             key = member.pid, member.started
-            spent[key] = now = Activity(member.cpu / proc.TICKS, proc.io_bytes(member.pid))
+            spent[key] = now = Activity(member.cpu / procfs.TICKS, procfs.io_bytes(member.pid))
             before = self._spent.get(key, Activity())
             self._activity = Activity(
                 self._activity.cpu_seconds + max(0.0, now.cpu_seconds - before.cpu_seconds),
@@ -444,7 +443,9 @@ def leftovers(
         roots |= cgroups.members(group)
     roots |= census.adopted(processes)
     roots |= kin.among(processes.values()) if kin is not None else set()
-    ours = proc.descendants(roots, processes) - (live.members(processes).keys() if live else set())
+    ours = procfs.descendants(roots, processes) - (
+        live.members(processes).keys() if live else set()
+    )
     session = os.getsid(0)
     return tuple(
         census.describe(processes[pid])
@@ -461,7 +462,7 @@ def sweep(processes: Iterable[Stat | Process]) -> None:
         with suppress(ProcessLookupError, PermissionError):
             pidfd = os.pidfd_open(process.pid)
             try:
-                now = proc.stat(process.pid)
+                now = procfs.stat(process.pid)
                 if now is not None and now.started == process.started:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             finally:
@@ -535,7 +536,7 @@ def _refused(host: str, port: int) -> bool:
 def held_by(socket_inode: int, pids: Iterable[int]) -> int | None:
     """Find which of `pids` holds a socket; `None` when none does, or none that may be looked at."""
     wanted = f"socket:[{socket_inode}]"
-    return next((pid for pid in pids if wanted in proc.links(pid)), None)
+    return next((pid for pid in pids if wanted in procfs.links(pid)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,11 +570,11 @@ def port_holder(
     if not unowned:
         return PortHolder(ours=True)
     first = unowned[0]
-    pid = held_by(first.inode, proc.pids())
-    process = proc.stat(pid) if pid is not None else None
+    pid = held_by(first.inode, procfs.pids())
+    process = procfs.stat(pid) if pid is not None else None
     if process is not None:
         return PortHolder(ours=False, process=census.describe(process))
-    hidden = Process(pid=0, started=0, user=proc.account(first.uid), command="")
+    hidden = Process(pid=0, started=0, user=procfs.account(first.uid), command="")
     # A process of another account cannot be of our engine, even where its files are hidden.
     ours = None if members and first.uid == os.geteuid() else False
     return PortHolder(ours=ours, process=hidden)

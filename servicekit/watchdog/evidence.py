@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from servicekit import proc
-from servicekit.asking import MuteError, output
 from servicekit.diagnosis.causes import Cause
+from servicekit.host import procfs
+from servicekit.host.bounded import MuteError, output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -58,7 +58,7 @@ class Received:
         if self.pid == 0:
             return f"{name} from outside the container"
         known = f", {self.command}" if self.command else ""
-        return f"{name} from pid {self.pid} ({proc.account(self.uid)}{known})"
+        return f"{name} from pid {self.pid} ({procfs.account(self.uid)}{known})"
 
 
 def cause_of(received: Received, managers: Collection[int]) -> Cause:
@@ -84,7 +84,7 @@ class SignalWatch:
         self._deliver = deliver
         self._ended = False
         signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-        self._memory = proc.Memory()
+        self._memory = procfs.Memory()
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
         self._thread.start()
 
@@ -94,7 +94,7 @@ class SignalWatch:
             if self._ended:
                 return
             command = ""
-            if info.si_code <= _SI_USER and (sender := proc.stat(info.si_pid)):
+            if info.si_code <= _SI_USER and (sender := procfs.stat(info.si_pid)):
                 command = self._memory.command(sender)
             self._deliver(Received(info.si_signo, info.si_code, info.si_pid, info.si_uid, command))
 
@@ -150,7 +150,7 @@ def boot_id() -> str:
 
 def pid1_started() -> int:
     """Start time of the first process: a restarted container or WSL distribution has a new one."""
-    first = proc.stat(1)
+    first = procfs.stat(1)
     return first.started if first else 0
 
 

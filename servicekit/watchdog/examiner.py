@@ -14,27 +14,20 @@ from typing import TYPE_CHECKING, Final
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.reader import LogReader
 from servicekit.diagnosis.verdict import diagnose
-from servicekit.values import EngineName, Reason
+from servicekit.profiles.vocabulary import EngineName, Reason
 from servicekit.watchdog import health
+from servicekit.watchdog.events import Fault, GateMissed, GatePassed, Observed, Progressed, Sign
 from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
-from servicekit.watchdog.values import (
-    Fault,
-    GateMissed,
-    GatePassed,
-    Observed,
-    Progressed,
-    Sign,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from servicekit.child import ExitStatus
     from servicekit.engines.base import Contexts, Counters
-    from servicekit.profile import Profile
+    from servicekit.host.child import ExitStatus
+    from servicekit.profiles.model import Profile
     from servicekit.watchdog.engine import PortHolder
+    from servicekit.watchdog.events import Event
     from servicekit.watchdog.evidence import OomProof
-    from servicekit.watchdog.values import Event
 
 LOG_SIGN: Final = 1.0
 """Seconds within which many lines of the log are one sign of progress."""

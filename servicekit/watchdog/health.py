@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from servicekit.values import Reason
-from servicekit.watchdog.values import Observed
+from servicekit.profiles.vocabulary import Reason
+from servicekit.watchdog.events import Observed
 
 if TYPE_CHECKING:
     from servicekit.engines.base import Counters

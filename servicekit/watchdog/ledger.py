@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
-from servicekit.values import LONGEST_HOLD_OFF
-from servicekit.watchdog import files
+from servicekit.host import untrusted
+from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from servicekit.profile import Restart
-    from servicekit.watchdog.values import Fault
+    from servicekit.profiles.model import Restart
+    from servicekit.watchdog.events import Fault
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes after which the ledger is written anew with its newest half."""
@@ -133,7 +133,7 @@ def parse(text: str) -> tuple[Record, ...]:
 def read(path: Path) -> tuple[Record, ...]:
     """Read a ledger; one that is not there is empty. Raise `UserError` for what is no ledger."""
     try:
-        return parse(files.read(path))
+        return parse(untrusted.read(path))
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -334,7 +334,7 @@ def unfinished(
     A virtual machine that was stopped has another boot id; a WSL distribution that was restarted
     within its virtual machine has the same one, and a first process that started later.
     """
-    from servicekit.watchdog.values import Fault  # many classes, which `status` does without
+    from servicekit.watchdog.events import Fault  # many classes, which `status` does without
 
     run = next((record.run for record in reversed(records) if record.run), None)
     of_run = [record for record in records if record.run == run]

@@ -10,8 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
-from servicekit.watchdog.state import step, view, wake_at
-from servicekit.watchdog.values import (
+from servicekit.watchdog.events import (
     CancelGate,
     ClockJumped,
     CountersRead,
@@ -34,21 +33,14 @@ from servicekit.watchdog.values import (
     TimePassed,
     TryGate,
 )
+from servicekit.watchdog.state import step, view, wake_at
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from servicekit.engines.base import Counters
     from servicekit.errors import ExitCode
-    from servicekit.watchdog.values import (
-        Action,
-        Event,
-        Policy,
-        Process,
-        Started,
-        Survey,
-        View,
-    )
+    from servicekit.watchdog.events import Action, Event, Policy, Process, Started, Survey, View
 
 JUMP: Final = 5.0
 """Seconds that wall-clock and monotonic time may drift apart between two looks, or that the loop

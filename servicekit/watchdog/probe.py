@@ -22,14 +22,14 @@ from servicekit import __version__
 from servicekit.engines import engine
 from servicekit.engines.base import FINISH_REASONS, Contexts, ShapeError
 from servicekit.engines.shapes import names_listed, quote
-from servicekit.watchdog.values import Miss
+from servicekit.watchdog.events import Miss
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from servicekit.engines.base import Completion, Counters
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 BODY_LIMIT: Final = 4 * 1024 * 1024
 """Bytes of a reply that are read at most; the largest, metrics, have some hundred KiB."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.errors import ExitCode, UserError
-from servicekit.watchdog import files
+from servicekit.host import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -224,6 +224,6 @@ def write_state(path: Path, state: DataclassInstance) -> None:
 def read_state(path: Path) -> State | None:
     """Read a state file; `None` where there is none."""
     try:
-        return State.parse(files.read(path))
+        return State.parse(untrusted.read(path))
     except OSError:
         return None

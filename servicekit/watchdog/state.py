@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from servicekit.diagnosis.causes import Cause, Retry
 from servicekit.errors import ExitCode
-from servicekit.values import Reason
-from servicekit.watchdog.values import (
+from servicekit.profiles.vocabulary import Reason
+from servicekit.watchdog.events import (
     Actions,
     Ail,
     CancelGate,

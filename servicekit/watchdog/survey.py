@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from servicekit.watchdog.engine import leftovers, port_holder
-from servicekit.watchdog.values import GpuView, Process, Survey
+from servicekit.watchdog.events import GpuView, Process, Survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
-    from servicekit.gpu import Gpus, Holders, Look, Xid
-    from servicekit.proc import Stat
-    from servicekit.profile import Profile
+    from servicekit.host.gpu import Gpus, Holders, Look, Xid
+    from servicekit.host.procfs import Stat
+    from servicekit.profiles.model import Profile
+    from servicekit.watchdog.adopted import Kin
     from servicekit.watchdog.engine import Census, EngineProcess, Marker
-    from servicekit.watchdog.kin import Kin
-    from servicekit.watchdog.values import Fault
+    from servicekit.watchdog.events import Fault
 
 
 class Surveyor:
@@ -59,7 +59,7 @@ class Surveyor:
         self.members: Mapping[int, Stat] = {}
         """The engine's living processes among them."""
         if profile.gpus:
-            from servicekit.gpu import Gpus, Lock
+            from servicekit.host.gpu import Gpus, Lock
 
             self._gpus = gpus or Gpus(profile.gpus)
             self._lock = Lock(profile.name)
@@ -113,7 +113,7 @@ class Surveyor:
         return None if holder.process.pid in {process.pid for process in left} else holder.process
 
     def _with_gpu(self, survey: Survey, gpu: Look, processes: Mapping[int, Stat]) -> Survey:
-        from servicekit.gpu import attribute, sees_whole_host
+        from servicekit.host.gpu import attribute, sees_whole_host
 
         self._addresses = tuple(device.pci for device in gpu.devices if device.pci)
         self._present.set()
@@ -167,7 +167,7 @@ class Surveyor:
         Where we see the whole host the driver lists everybody but a zombie whose threads live on;
         elsewhere (WSL, containers) the list may be empty, or have other numbers than we do.
         """
-        from servicekit.gpu import holds_gpu, sees_whole_host
+        from servicekit.host.gpu import holds_gpu, sees_whole_host
 
         whole, session = sees_whole_host(), os.getsid(0)
         return [
@@ -186,7 +186,7 @@ class Surveyor:
         """
         if self._gpus is None:
             return
-        from servicekit.gpu import Recovery, xids
+        from servicekit.host.gpu import Recovery, xids
 
         await self._present.wait()  # before that there is no driver that could report anything
         async for xid in xids(self._gpus.names):
@@ -201,7 +201,7 @@ class Surveyor:
 
     def _is_ours(self, xid: Xid) -> bool:
         """Tell whether a report is of one of our GPUs; NVML's are, and name it by UUID."""
-        from servicekit.gpu import same_address
+        from servicekit.host.gpu import same_address
 
         by_address = ":" in xid.gpu and self._addresses
         return not by_address or any(same_address(xid.gpu, own) for own in self._addresses)

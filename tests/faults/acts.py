@@ -349,7 +349,7 @@ def vram_is_given_up(stage: Stage) -> None:
 
 def kill_drivers_child(stage: Stage) -> None:
     """Kill what asks the driver for the watchdog."""
-    stage.order("pkill", "-KILL", "-f", "-P", str(stage.watchdog_pid), "servicekit.gpu_child")
+    stage.order("pkill", "-KILL", "-f", "-P", str(stage.watchdog_pid), "servicekit.host.gpu_child")
 
 
 def vram_is_lost(stage: Stage) -> None:

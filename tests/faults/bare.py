@@ -17,13 +17,13 @@ from faults.stage import DRIVER, DRIVERS, OWN_LIMIT
 from machines.fake import PROGRAM
 from typing_extensions import override
 
-from servicekit.catalog import Catalog
+from servicekit.engines.llama_server import find_model
 from servicekit.errors import ExitCode
-from servicekit.llama_server import find_model
 from servicekit.places import Scope
-from servicekit.plan import Host, make_plan
-from servicekit.render import wrapper
-from servicekit.settings import load_settings, places_of
+from servicekit.profiles.catalog import Catalog
+from servicekit.profiles.settings import load_settings, places_of
+from servicekit.service.plan import Host, make_plan
+from servicekit.service.render import wrapper
 
 if TYPE_CHECKING:
     from faults.rows import Row

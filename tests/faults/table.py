@@ -13,8 +13,8 @@ from faults import acts, limited
 from faults.rows import BARE, MANAGERS, SUPERVISORD, SYSTEMD, Degraded, Failed, Ready, Row, Stopped
 from faults.stage import REAL_MODEL
 
+from servicekit.engines.llama_server import find_model
 from servicekit.errors import UserError
-from servicekit.llama_server import find_model
 
 # What the rows' profile makes of DESIGN's bounds, in seconds (see `faults.stage.PROFILE`).
 INTERVAL: Final = 1.0

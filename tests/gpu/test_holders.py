@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit import gpu, proc
-from servicekit.gpu import Gpus, XidWatch
-from servicekit.profile import parse
+from servicekit.host import gpu, procfs
+from servicekit.host.gpu import Gpus, XidWatch
+from servicekit.profiles.model import parse
 from servicekit.watchdog.engine import (
     Census,
     EngineProcess,
@@ -29,13 +29,13 @@ from servicekit.watchdog.engine import (
     reap_adopted,
     sweep,
 )
+from servicekit.watchdog.events import GpuView, Survey
 from servicekit.watchdog.survey import Surveyor
-from servicekit.watchdog.values import GpuView, Survey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from servicekit.proc import Stat
+    from servicekit.host.procfs import Stat
 
 pytestmark = pytest.mark.gpu
 
@@ -163,7 +163,7 @@ def stranger(mib: int) -> Iterator[int]:
 
 def living(pid: int) -> Stat:
     """Read a process that lives."""
-    stat = proc.stat(pid)
+    stat = procfs.stat(pid)
     assert stat is not None
     assert stat.alive
     return stat
@@ -253,11 +253,11 @@ def test_our_own_child_holds_no_memory(card: Card) -> None:
     card.look()
     assert card.gpus._talk is not None
     pid = card.gpus._talk._child.pid
-    print("our child's devices:", sorted(set(proc.links(pid))))  # noqa: T201 - a measurement
+    print("our child's devices:", sorted(set(procfs.links(pid))))  # noqa: T201 - a measurement
     assert not gpu.holds_gpu(living(pid), card.census.memory)
     card.gpus.close()
     wait_until(
-        lambda: (stat := proc.stat(pid)) is None or not stat.alive, LIMIT, "the child is gone"
+        lambda: (stat := procfs.stat(pid)) is None or not stat.alive, LIMIT, "the child is gone"
     )
 
 

@@ -22,7 +22,7 @@ import tomli_w
 from machines.systemd import PREFIX, TESTS_INSIDE, Machine, why_not
 from machines.waiting import wait_until
 
-from servicekit.gpu import Gpus
+from servicekit.host.gpu import Gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,7 +53,7 @@ EXPOSURE: Final = 25
 
 LOOK: Final = """
 import asyncio
-from servicekit.gpu import Gpus, sees_whole_host
+from servicekit.host.gpu import Gpus, sees_whole_host
 async def look():
     gpus = Gpus(["0"])
     for device in (await gpus.look()).devices:

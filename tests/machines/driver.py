@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from servicekit.gpu import Gpus
+from servicekit.host.gpu import Gpus
 
 DRIVERS = Path(__file__).parents[1] / "drivers"
 LIMIT = 10.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.bench import prompts
-from servicekit.bench.values import statistics
+from servicekit.lab.bench import prompts
+from servicekit.lab.bench.values import statistics
 
 
 @given(

@@ -8,14 +8,14 @@ import bench_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servicekit.bench.values import FIGURES, Conditions, Pools, Prefix, Result
-from servicekit.compare.comparison import compared
-from servicekit.compare.judgement import Verdict, judge
-from servicekit.compare.matching import mismatches
-from servicekit.compare.traps import traps
+from servicekit.lab.bench.values import FIGURES, Conditions, Pools, Prefix, Result
+from servicekit.lab.compare.comparison import compared
+from servicekit.lab.compare.judgement import Verdict, judge
+from servicekit.lab.compare.matching import mismatches
+from servicekit.lab.compare.traps import traps
 
 if TYPE_CHECKING:
-    from servicekit.bench.values import Case
+    from servicekit.lab.bench.values import Case
 
 MIRRORED = {
     Verdict.BETTER: Verdict.WORSE,

@@ -10,10 +10,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from servicekit.places import system_places
-from servicekit.plan import Host, make_plan
-from servicekit.profile import Profile, Reason, examine, json_schema
-from servicekit.render import artifacts
-from servicekit.values import ManagerName
+from servicekit.profiles.model import Profile, Reason, examine, json_schema
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.plan import Host, make_plan
+from servicekit.service.render import artifacts
 
 SCHEMA = jsonschema.Draft202012Validator(json_schema())
 

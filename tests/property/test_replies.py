@@ -14,7 +14,7 @@ from plans import profile
 
 from servicekit.engines import ENGINES
 from servicekit.engines.base import Counters, ShapeError
-from servicekit.values import EngineName
+from servicekit.profiles.vocabulary import EngineName
 
 PROFILES = {
     EngineName.SGLANG: profile("balanced"),

@@ -52,9 +52,8 @@ from typing_extensions import override
 from servicekit.diagnosis.causes import Cause, Retry
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
-from servicekit.profile import Reason
-from servicekit.watchdog.state import step, view, wake_at
-from servicekit.watchdog.values import (
+from servicekit.profiles.model import Reason
+from servicekit.watchdog.events import (
     Action,
     CancelGate,
     ClockJumped,
@@ -93,6 +92,7 @@ from servicekit.watchdog.values import (
     TimePassed,
     TryGate,
 )
+from servicekit.watchdog.state import step, view, wake_at
 
 MATRIX: Final = runpy.run_path(str(Path(__file__).parents[2] / "tools/transitions.py"))["matrix"]()
 ENDING: Final = {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}

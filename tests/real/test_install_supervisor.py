@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.proc import snapshot
+from servicekit.host.procfs import snapshot
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor

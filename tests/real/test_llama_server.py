@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machines.waiting import wait_until
 
+from servicekit.engines.llama_server import find_model, parse
 from servicekit.errors import UserError
-from servicekit.llama_server import find_model, parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

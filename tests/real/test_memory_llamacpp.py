@@ -11,8 +11,8 @@ from threading import Timer
 
 import pytest
 
-from servicekit.memory import PartName, Recipe, plan_memory
-from servicekit.memory.units import GIB, MIB
+from servicekit.models.memory import PartName, Recipe, plan_memory
+from servicekit.models.memory.units import GIB, MIB
 
 SERVER = """\
 import sys, xllamacpp

@@ -26,8 +26,8 @@ from plans import profile
 from typing_extensions import override
 
 from servicekit.errors import ExitCode
+from servicekit.install.manifest import Manifest
 from servicekit.managers import Seen
-from servicekit.manifest import Manifest
 from servicekit.places import below
 from servicekit.tunnel import keys
 from servicekit.tunnel.state import read_state
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from machines.fake import FakeEngine
     from machines.sshd import Sshd
 
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
     from servicekit.tunnel.state import State
     from servicekit.tunnel.status import Report
 

@@ -15,15 +15,15 @@ from plans import SYSTEM, plan, profile
 from stand_in import FOREIGN
 
 from servicekit.places import user_places
-from servicekit.quoting import systemd_path, systemd_words
-from servicekit.render import LINK, artifacts
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.quoting import systemd_path, systemd_words
+from servicekit.service.render import LINK, artifacts
 
 if TYPE_CHECKING:
     from machines.systemd import Machine
 
     from servicekit.places import Places
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 pytestmark = pytest.mark.systemd
 

@@ -25,11 +25,11 @@ from servicekit.doctor.view import (
     Wsl,
     Xids,
 )
+from servicekit.doctor.wsl.conf import Key
 from servicekit.engines.base import Installed
-from servicekit.gpu import Device, Look
+from servicekit.host.gpu import Device, Look
 from servicekit.places import Scope
-from servicekit.watchdog.values import GpuView, Process
-from servicekit.wsl.conf import Key
+from servicekit.watchdog.events import GpuView, Process
 
 GIB: Final = 1 << 30
 CARD: Final = Device(

@@ -14,10 +14,10 @@ from unit.cli_runs import Ran, invoke
 from unit.fake_supervisord import FakeSupervisord
 from unit.sound_model import CONTEXT, spoken
 
-from servicekit import proc
 from servicekit.engines import engine
-from servicekit.hubcache import Repository
-from servicekit.values import EngineName
+from servicekit.host import procfs
+from servicekit.models.hub_cache import Repository
+from servicekit.profiles.vocabulary import EngineName
 from servicekit.watchdog.publish import State, write_state
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Host:
 
     def serve_at(self, base: str) -> None:
         """Publish that it is ready at this address."""
-        stat = proc.stat(self.watchdog.pid)
+        stat = procfs.stat(self.watchdog.pid)
         assert stat is not None
         at = "2026-01-31T12:00:00+00:00"
         told: dict[str, object]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from machines.scripted import as_stream, completion
 
-from servicekit.verify.gates import NEEDLES, QUESTIONS
+from servicekit.lab.verify.gates import NEEDLES, QUESTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
-from servicekit.apart import Apart
-from servicekit.catalog import Catalog
 from servicekit.errors import ExitCode, ProfileError, UserError
+from servicekit.host.apart import Apart
 from servicekit.places import system_places
-from servicekit.profile import plain
-from servicekit.settings import Settings
+from servicekit.profiles.catalog import Catalog
+from servicekit.profiles.model import plain
+from servicekit.profiles.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 CATALOG = Catalog(Settings(), system_places())
 LOAD = """

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from servicekit import apply
-from servicekit.changes import changes, record
 from servicekit.errors import UserError
-from servicekit.manifest import Manifest, inherited
+from servicekit.install import transaction
+from servicekit.install.changes import changes, record
+from servicekit.install.manifest import Manifest, inherited
+from servicekit.install.rootfs import Tree
 from servicekit.places import below
-from servicekit.render import Artifact
-from servicekit.tree import Tree
+from servicekit.service.render import Artifact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from servicekit.apply import Directory
-    from servicekit.changes import Change
+    from servicekit.install.changes import Change
+    from servicekit.install.transaction import Directory
 
 PLACES = below("/srv/sk")
 SYMLINK = stat.S_IFLNK | 0o777
@@ -66,12 +66,12 @@ def install(
 ) -> tuple[tuple[Change, ...], str]:
     """Install `artifacts`, or uninstall where there are none; the changes and what was undone."""
     artifacts = tuple(artifacts)
-    with apply.turn(tree, PLACES, patience=5) as mine:
-        known = apply.manifests(tree, PLACES)
+    with transaction.turn(tree, PLACES, patience=5) as mine:
+        known = transaction.manifests(tree, PLACES)
         own = known.pop(profile, None)
         others = tuple(known.values())
         listed = own.files if own else ()
-        present = apply.look(tree, [*(a.path for a in artifacts), *(w.path for w in listed)])
+        present = transaction.look(tree, [*(a.path for a in artifacts), *(w.path for w in listed)])
         made = changes(artifacts, present, own, others, force=force)
         manifest = Manifest(
             profile=profile,
@@ -84,7 +84,7 @@ def install(
             files=record(made, own),
             directories=inherited([a.path for a in artifacts], others),
         )
-        apply.apply(
+        transaction.apply(
             mine,
             profile,
             made,
@@ -424,7 +424,7 @@ def test_where_no_directory_can_be_made_nobody_waits() -> None:
     """Below /proc there is no other install to wait for, whatever the kernel's words suggest."""
     with (
         pytest.raises(UserError, match=r'cannot write "/srv": no such file'),
-        apply.turn(Tree("/proc"), PLACES),
+        transaction.turn(Tree("/proc"), PLACES),
     ):
         pass
 
@@ -448,11 +448,11 @@ def test_what_is_no_file_is_drift_and_no_manifest(root: Path) -> None:
     unit = root / "srv/sk/units/servicekit-x.service"
     unit.unlink()
     unit.mkdir()
-    found = apply.drifted(tree, tuple(apply.manifests(tree, PLACES).values()))
+    found = transaction.drifted(tree, tuple(transaction.manifests(tree, PLACES).values()))
     assert found["x"] == (f"{UNIT}: something that is no file is in the way; move it",)
     (root / "srv/sk/installed/y.json").mkdir()
     with pytest.raises(UserError, match=r'manifest "/srv/sk/installed/y.json" cannot be read: '):
-        apply.manifests(tree, PLACES)
+        transaction.manifests(tree, PLACES)
 
 
 def test_a_text_edited_after_an_interruption_is_saved(root: Path) -> None:
@@ -509,9 +509,9 @@ def test_two_installs_do_not_interleave(root: Path) -> None:
 def test_an_install_that_waits_too_long_says_for_what(root: Path) -> None:
     """Patience with another install has an end, with a line that names the lock."""
     tree = Tree(str(root))
-    impatient = apply.turn(tree, PLACES, patience=0)
+    impatient = transaction.turn(tree, PLACES, patience=0)
     message = r'another servicekit has held ".*\.lock" for 0 s'
-    with apply.turn(tree, PLACES), pytest.raises(UserError, match=message), impatient:
+    with transaction.turn(tree, PLACES), pytest.raises(UserError, match=message), impatient:
         pass
 
 
@@ -634,7 +634,7 @@ def test_owner_and_mode_are_right_from_the_start(root: Path) -> None:
     """A directory of the service's account and a file of it are its own, by the image's passwd."""
     (root / "etc").mkdir()
     (root / "etc/passwd").write_text("root:x:0:0::/:/bin/sh\nllm:x:4242:4343::/:/bin/false\n")
-    state = apply.Directory(PurePosixPath("/srv/sk/state/x"), 0o750, "llm")
+    state = transaction.Directory(PurePosixPath("/srv/sk/state/x"), 0o750, "llm")
     owned = Artifact(PurePosixPath("/srv/sk/secrets/x"), 0o400, "s", "llm")
     install(Tree(str(root)), [*FIRST, owned], directories=(state,))
     status = (root / "srv/sk/state/x").stat()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit import asking, proc
-from servicekit.asking import Board, MuteError, call, output
+from servicekit.host import bounded, procfs
+from servicekit.host.bounded import Board, MuteError, call, output
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -48,7 +48,7 @@ def test_a_program_that_is_late_is_killed(tmp_path: Path) -> None:
     with pytest.raises(MuteError, match=r'"sh" did not answer within 0\.5 s'):
         ask("sh", "-c", script, limit=0.5)
     pid = int(note.read_text(encoding="utf-8"))
-    wait_until(lambda: (seen := proc.stat(pid)) is None or not seen.alive, LIMIT, "it is dead")
+    wait_until(lambda: (seen := procfs.stat(pid)) is None or not seen.alive, LIMIT, "it is dead")
 
 
 def test_a_child_that_keeps_the_pipe_open_is_not_waited_for() -> None:
@@ -68,7 +68,7 @@ def test_a_program_that_is_not_here_is_no_answer(tmp_path: Path) -> None:
 
 def test_a_program_that_prints_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded, too."""
-    monkeypatch.setattr(asking, "LONGEST", 1 << 20)
+    monkeypatch.setattr(bounded, "LONGEST", 1 << 20)
     with pytest.raises(MuteError, match="prints more than 1 MiB"):
         ask("yes")
 
@@ -156,7 +156,7 @@ def test_a_mistake_of_ours_is_no_missing_answer() -> None:
 
 def test_what_is_waited_for_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is told of what is quick; of what is not, each name once, again when it is less."""
-    monkeypatch.setattr(asking, "FIRST_WORD", 0.05)
+    monkeypatch.setattr(bounded, "FIRST_WORD", 0.05)
     told: list[tuple[str, ...]] = []
 
     async def story() -> None:

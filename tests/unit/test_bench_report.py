@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from bench_results import case, conditions, result, sample, side
 
-from servicekit.bench.report import HEADS, remarks, rows
-from servicekit.bench.values import Case, Prefix
+from servicekit.lab.bench.report import HEADS, remarks, rows
+from servicekit.lab.bench.values import Case, Prefix
 
 
 def test_each_figure_stands_beside_the_engines_own() -> None:

@@ -12,19 +12,19 @@ from machines.paced import FRAME, Pace, Paced, paced
 from machines.scripted import completion
 from typing_extensions import override
 
-from servicekit.bench import prompts, suites
-from servicekit.bench.runner import Runner
-from servicekit.bench.values import DECODE, DONE, PREFILL, TTFT, VISIBLE, Case, Prefix, Sample
 from servicekit.errors import UserError
-from servicekit.values import EngineName
-from servicekit.verify.client import Client
-from servicekit.verify.values import Reply
+from servicekit.lab.bench import prompts, suites
+from servicekit.lab.bench.runner import Runner
+from servicekit.lab.bench.values import DECODE, DONE, PREFILL, TTFT, VISIBLE, Case, Prefix, Sample
+from servicekit.lab.verify.client import Client
+from servicekit.lab.verify.values import Reply
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from servicekit.bench.suites import Planned
-    from servicekit.verify.values import Request
+    from servicekit.lab.bench.suites import Planned
+    from servicekit.lab.verify.values import Request
 
 SETTING = suites.Setting(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)
 EXACT = 0.02

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import plans
 import pytest
 
-from servicekit.bench import counters, suites
-from servicekit.bench.precision import kv_precision
-from servicekit.bench.values import EngineSide, Prefix
 from servicekit.engines.base import ShapeError
 from servicekit.errors import UserError
-from servicekit.values import EngineName
+from servicekit.lab.bench import counters, suites
+from servicekit.lab.bench.precision import kv_precision
+from servicekit.lab.bench.values import EngineSide, Prefix
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 WIDE = suites.Setting(32768, 32768, 32762, "fp8", tells_thinking=True, forces_length=True)
 HEAD = 'name = "s"\nversion = 1\nsummary = "s"\n'

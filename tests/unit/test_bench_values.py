@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from bench_results import case, conditions, result, sample, side
 
-from servicekit import kept
-from servicekit.bench import store
-from servicekit.bench.values import (
+from servicekit.host import run_files
+from servicekit.lab.bench import store
+from servicekit.lab.bench.values import (
     DECODE,
     DONE,
     FIGURES,
@@ -269,7 +269,7 @@ def test_names_are_told_without_reading(tmp_path: Path) -> None:
     written = store.write(tmp_path, result())
     large = written.with_name("large.json")
     large.touch()
-    os.truncate(large, kept.LARGEST + 1)
+    os.truncate(large, run_files.LARGEST + 1)
     (tmp_path / "other").mkdir()
     assert store.names(tmp_path) == (result().name, "large")
     assert list(store.texts(tmp_path)) == [result().name]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from servicekit.catalog import BUILT_IN, Catalog, Listed
 from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError
 from servicekit.places import Scope, below
-from servicekit.settings import Settings
+from servicekit.profiles.catalog import BUILT_IN, Catalog, Listed
+from servicekit.profiles.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path

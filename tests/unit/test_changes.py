@@ -8,10 +8,10 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from servicekit.changes import Act, Change, Present, changes, record
 from servicekit.errors import UserError
-from servicekit.manifest import Manifest, Written, fingerprint, from_json, inherited, sha256
-from servicekit.render import Artifact
+from servicekit.install.changes import Act, Change, Present, changes, record
+from servicekit.install.manifest import Manifest, Written, fingerprint, from_json, inherited, sha256
+from servicekit.service.render import Artifact
 
 UNIT = PurePosixPath("/etc/systemd/system/servicekit-x.service")
 SHARED = PurePosixPath("/etc/systemd/system/servicekit.target")

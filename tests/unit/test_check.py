@@ -9,11 +9,11 @@ from typing import Any
 import plans
 import pytest
 
-from servicekit.check import Report, check, tables_for
 from servicekit.engines.base import FlagTable, Installed, LegalValue
-from servicekit.engines.flags import table
-from servicekit.flagcheck import Level
-from servicekit.values import EngineName
+from servicekit.engines.options.parser import Level
+from servicekit.engines.options.report import Report, check, tables_for
+from servicekit.engines.options.tables import table
+from servicekit.profiles.vocabulary import EngineName
 
 SGLANG_23 = Installed(
     "/opt/sglang/bin/sglang",

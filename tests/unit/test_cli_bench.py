@@ -16,8 +16,8 @@ from unit.cli_runs import PROGRAM, environment, servicekit
 from unit.running_host import Host
 from unit.sound_model import sound, spoken, words
 
-from servicekit.bench import store
-from servicekit.bench.values import Result
+from servicekit.lab.bench import store
+from servicekit.lab.bench.values import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,14 +12,14 @@ import bench_results
 import pytest
 from unit.cli_runs import invoke, on_terminal, refused, said, servicekit
 
-from servicekit.bench import store
+from servicekit.lab.bench import store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from unit.cli_runs import Ran
 
-    from servicekit.bench.values import Result
+    from servicekit.lab.bench.values import Result
 
 
 ESCAPE = re.compile("\x1b\\[[0-9;]*m")

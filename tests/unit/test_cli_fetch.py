@@ -10,7 +10,7 @@ import pytest
 from machines.hub import Faults, Model
 from unit.fetch_site import LARGE, SHARDS, TOKEN, Site
 
-from servicekit.hubcache import Repository
+from servicekit.models.hub_cache import Repository
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from machines.driver import CARD
 from unit.cli_runs import Ran, invoke, refused, said
 from unit.fake_supervisord import FakeSupervisord
 
-from servicekit import proc
+from servicekit.host import procfs
 from servicekit.watchdog.publish import State, write_state
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Host:
 
 def publish(home: Path, profile: str, **more: object) -> None:
     """Publish as a watchdog of `profile` that is this very process, and ready."""
-    stat = proc.stat(os.getpid())
+    stat = procfs.stat(os.getpid())
     assert stat is not None
     at = "2026-01-31T12:00:00+00:00"
     said = {"profile": profile, "state": "ready", "phase": "serving", "since": at, "updated": at}

@@ -14,7 +14,7 @@ from typing_extensions import override
 from unit.cli_runs import Ran, invoke, servicekit
 from unit.fake_supervisord import FakeSupervisord
 
-from servicekit import proc
+from servicekit.host import procfs
 from servicekit.managers import supervisor_url
 from servicekit.watchdog.publish import State, write_state
 
@@ -55,7 +55,7 @@ class Host:
 
     def publish(self, **more: Any) -> None:  # noqa: ANN401 - any field of a state
         """Publish as a watchdog that is this very process."""
-        stat = proc.stat(os.getpid())
+        stat = procfs.stat(os.getpid())
         assert stat is not None
         fields = {
             "profile": "demo",

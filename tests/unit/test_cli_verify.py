@@ -12,7 +12,7 @@ from machines.scripted import completion, scripted
 from unit.running_host import SECRET, Host
 from unit.sound_model import CONTEXT, sound, spoken, words
 
-from servicekit.verify.gates import GATES
+from servicekit.lab.verify.gates import GATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

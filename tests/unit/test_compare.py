@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import bench_results
 import pytest
 
-from servicekit.bench.figures import number, percent, spoken
-from servicekit.bench.values import (
+from servicekit.errors import UserError
+from servicekit.lab.bench.figures import number, percent, spoken
+from servicekit.lab.bench.values import (
     DECODE,
     DONE,
     TTFT,
@@ -20,16 +21,15 @@ from servicekit.bench.values import (
     Sampling,
     statistics,
 )
-from servicekit.compare.comparison import compared
-from servicekit.compare.judgement import Verdict, compare, judge
-from servicekit.compare.matching import mismatches
-from servicekit.compare.traps import traps
-from servicekit.errors import UserError
+from servicekit.lab.compare.comparison import compared
+from servicekit.lab.compare.judgement import Verdict, compare, judge
+from servicekit.lab.compare.matching import mismatches
+from servicekit.lab.compare.traps import traps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servicekit.bench.values import Case, Statistics, Suite
+    from servicekit.lab.bench.values import Case, Statistics, Suite
 
 
 def measured(

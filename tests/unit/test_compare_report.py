@@ -10,20 +10,20 @@ import bench_results
 import pytest
 from tinyhtml5.parser import HTMLParser
 
-from servicekit.bench.figures import WHOLES
-from servicekit.bench.values import FIGURES, Suite
-from servicekit.compare.charts import chart, is_sweep
-from servicekit.compare.comparison import Comparison, compared
-from servicekit.compare.drawing import check_drawing, drawn
-from servicekit.compare.report import page
-from servicekit.compare.words import MEANINGS
 from servicekit.errors import UserError
+from servicekit.lab.bench.figures import WHOLES
+from servicekit.lab.bench.values import FIGURES, Suite
+from servicekit.lab.compare.charts import chart, is_sweep
+from servicekit.lab.compare.comparison import Comparison, compared
+from servicekit.lab.compare.drawing import check_drawing, drawn
+from servicekit.lab.compare.report import page
+from servicekit.lab.compare.words import MEANINGS
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from servicekit.bench.figures import Whole
-    from servicekit.bench.values import Case, Figure
+    from servicekit.lab.bench.figures import Whole
+    from servicekit.lab.bench.values import Case, Figure
 
 SHOWN: tuple[Figure | Whole, ...] = (*FIGURES, *WHOLES)
 HOSTILE = '<script>alert("1")</script>'

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from plans import profile
 
-from servicekit import credentials
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import below
+from servicekit.profiles import credentials
 
 if TYPE_CHECKING:
     from pathlib import Path

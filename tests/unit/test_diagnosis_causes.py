@@ -9,7 +9,7 @@ import pytest
 
 from servicekit.diagnosis.causes import ABOUT, Cause, Group, Retry
 from servicekit.errors import ExitCode
-from servicekit.profile import Reason
+from servicekit.profiles.model import Reason
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -61,7 +61,7 @@ def test_journalctl_takes_the_catalog(tmp_path: Path) -> None:
     catalog = tmp_path / "usr" / "lib" / "systemd" / "catalog"
     catalog.mkdir(parents=True)
     (tmp_path / "var" / "lib" / "systemd" / "catalog").mkdir(parents=True)
-    (catalog / "servicekit.catalog").write_text(catalog_text())
+    (catalog / "servicekit.profiles.catalog").write_text(catalog_text())
     root = f"--root={tmp_path}"
     update = subprocess.run(
         ["journalctl", root, "--update-catalog"], capture_output=True, text=True, check=False

@@ -34,16 +34,16 @@ from servicekit.doctor.view import (
     Unseen,
     Xids,
 )
+from servicekit.doctor.wsl.conf import Key
 from servicekit.engines.base import Installed
-from servicekit.gpu import Device, Look, Xid
+from servicekit.host.gpu import Device, Look, Xid
+from servicekit.models.weights import Lack, Missing, Need
 from servicekit.places import Scope
-from servicekit.watchdog.values import GpuView, Process
-from servicekit.weights import Lack, Missing, Need
-from servicekit.wsl.conf import Key
+from servicekit.watchdog.events import GpuView, Process
 
 if TYPE_CHECKING:
     from servicekit.doctor.view import Host
-    from servicekit.plan import Plan
+    from servicekit.service.plan import Plan
 
 USER: Final = Scope.USER
 NOT_SEEN: Final = Unseen("only root may look there")

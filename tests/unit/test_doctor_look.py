@@ -19,25 +19,25 @@ from machines.waiting import wait_until
 from unit.cli_runs import invoke
 from unit.fake_supervisord import FakeSupervisord
 
-from servicekit import proc
-from servicekit.asking import Board, MuteError
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import look as looking
 from servicekit.doctor.look import Request, look
 from servicekit.doctor.view import Refused, Subject, Supervisor, Unseen, Wsl
-from servicekit.installation import Order
+from servicekit.doctor.wsl import windows
+from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.task import NAMESPACE
+from servicekit.host import procfs
+from servicekit.host.bounded import Board, MuteError
+from servicekit.install.installation import Order
+from servicekit.install.manifest import Manifest
 from servicekit.managers.supervisor import Supervisor as SupervisorManager
-from servicekit.manifest import Manifest
+from servicekit.models.weights import Missing
 from servicekit.places import Scope, below
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
 from servicekit.watchdog import ledger
+from servicekit.watchdog.events import GpuView
 from servicekit.watchdog.ledger import Kind
 from servicekit.watchdog.publish import State, write_state
-from servicekit.watchdog.values import GpuView
-from servicekit.weights import Missing
-from servicekit.wsl import windows
-from servicekit.wsl.conf import Key
-from servicekit.wsl.task import NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from machines.driver import Driver
 
     from servicekit.doctor.view import Host
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -102,7 +102,7 @@ class Wanted:
 
     def publish(self, profile: Profile, engine_pid: int) -> None:
         """Be the watchdog of a profile whose engine has this pid."""
-        me = proc.stat(os.getpid())
+        me = procfs.stat(os.getpid())
         assert me is not None
         fields = {
             "profile": profile.name,

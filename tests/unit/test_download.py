@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
 
-from servicekit.download import check_space, complete, free_bytes, stand
 from servicekit.errors import UserError
-from servicekit.hub import UnreachableError
-from servicekit.hubcache import File, Listing, Repository
-from servicekit.weights import Need
+from servicekit.models.download import check_space, complete, free_bytes, stand
+from servicekit.models.hub import UnreachableError
+from servicekit.models.hub_cache import File, Listing, Repository
+from servicekit.models.weights import Need
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from servicekit.download import Standing
-    from servicekit.hub import Watcher
+    from servicekit.models.download import Standing
+    from servicekit.models.hub import Watcher
 
 COMMIT = "c" * 40
 NEED = Need("model", "owner/name")

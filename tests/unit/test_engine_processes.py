@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machines.waiting import wait_until
 
-from servicekit import proc
-from servicekit.child import Child, ExitStatus, inherited
-from servicekit.watchdog import cgroups
+from servicekit.host import cgroups, procfs
+from servicekit.host.child import Child, ExitStatus, inherited
+from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import (
     LINE_LENGTH,
     Activity,
@@ -35,8 +35,7 @@ from servicekit.watchdog.engine import (
     signs,
     sweep,
 )
-from servicekit.watchdog.kin import Kin
-from servicekit.watchdog.values import Process, Sign
+from servicekit.watchdog.events import Process, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -133,7 +132,7 @@ def dead(pid: int) -> Callable[[], bool]:
     """Tell whether a process is over, be it unreaped."""
 
     def over() -> bool:
-        stat = proc.stat(pid)
+        stat = procfs.stat(pid)
         return stat is None or not stat.alive
 
     return over
@@ -260,7 +259,7 @@ def test_what_outlives_the_leader_is_a_leftover(launch: Launcher) -> None:
     wait_until(engine.poll, LIMIT, "the leader is dead")
     left = leftovers(MARKER, census=launch.census)
     assert pids(left) == {detached}
-    assert left[0].user == proc.account(os.getuid())
+    assert left[0].user == procfs.account(os.getuid())
     sweep(left)
     wait_until(dead(detached), LIMIT, "the leftover is dead")
     assert detached in reap_adopted(launch.census, engine)
@@ -332,7 +331,7 @@ def test_what_an_earlier_run_wrote_down_is_left_over(tmp_path: Path) -> None:
     """A process that nothing about itself tells is found by pid and start time, no other one is."""
     path = tmp_path / "kin.json"
     with foreign() as pid:
-        stat = proc.stat(pid)
+        stat = procfs.stat(pid)
         assert stat is not None
         assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
         kin(path).remember([stat])
@@ -351,7 +350,7 @@ def test_what_carries_anothers_marker_is_not_ours_though_it_was_written_down(
     """What a process itself tells is believed rather than what was written down of it."""
     path = tmp_path / "kin.json"
     with foreign(SERVICEKIT_RUN=Marker("other", "run-1", MARKER.home).value) as pid:
-        stat = proc.stat(pid)
+        stat = procfs.stat(pid)
         assert stat is not None
         kin(path).remember([stat])
         assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
@@ -360,7 +359,7 @@ def test_what_carries_anothers_marker_is_not_ours_though_it_was_written_down(
 def test_the_file_of_kin_is_there_only_while_it_is_needed(tmp_path: Path) -> None:
     """It is replaced when the set changes, and removed when nobody is left in it."""
     path = tmp_path / "kin.json"
-    own = proc.stat(os.getpid())
+    own = procfs.stat(os.getpid())
     assert own is not None
     ours = kin(path)
     ours.remember([])
@@ -387,7 +386,7 @@ def test_a_file_of_kin_that_is_none_names_nobody(tmp_path: Path, text: str) -> N
 def test_a_pid_that_was_reused_is_not_killed() -> None:
     """A process is meant by pid and start time: another start time is another process."""
     with foreign() as pid:
-        stat = proc.stat(pid)
+        stat = procfs.stat(pid)
         assert stat is not None
         sweep([Process(pid, stat.started - 1, "", ""), Process(2**22 - 1, 1, "", "")])
 
@@ -475,7 +474,7 @@ print("up", flush=True)
     stuck.wait()
     engine.kill()
     wait_until(
-        lambda: (stat := proc.stat(engine.pid)) is not None and stat.state == "Z",
+        lambda: (stat := procfs.stat(engine.pid)) is not None and stat.state == "Z",
         LIMIT,
         "the leader is a zombie",
     )
@@ -485,7 +484,7 @@ print("up", flush=True)
     # A later run, which never saw it alive, knows it by the environment of the stuck thread.
     (left,) = leftovers(LATER, census=Census())
     assert (left.pid, left.stuck) == (engine.pid, True)
-    assert list(proc.links(engine.pid)), "its open files are found below its thread"
+    assert list(procfs.links(engine.pid)), "its open files are found below its thread"
     stuck.release()
 
 
@@ -713,7 +712,7 @@ def test_a_reader_that_does_not_come_back_costs_half_a_second_once(tmp_path: Pat
     fifo, plain = tmp_path / "fifo", tmp_path / "plain"
     os.mkfifo(fifo)
     plain.write_bytes(b"read")
-    memory = proc.Memory()
+    memory = procfs.Memory()
     assert memory.read([str(fifo), str(plain)]) == {str(plain): b"read"}
     assert memory.read([str(fifo)]) == {}
     fifo.open("wb", buffering=0).close()  # lets the reader that was left behind go
@@ -723,22 +722,22 @@ def test_secrets_on_command_lines_are_not_shown() -> None:
     """A stranger is named without what its command line should not have held."""
     program = (sys.executable, "-c", SLEEP, "--api-key", "hunter22", "TOKEN=hunter22", "x" * 200)
     with foreign(*program) as pid:
-        memory = proc.Memory()
-        stat = proc.stat(pid)
+        memory = procfs.Memory()
+        stat = procfs.stat(pid)
         assert stat is not None
         command = wait_until(
             lambda: line if "api" in (line := memory.command(stat)) else "", LIMIT, "it executed"
         )
     assert "hunter22" not in command
-    assert len(command) == proc.COMMAND_LENGTH
+    assert len(command) == procfs.COMMAND_LENGTH
 
 
 def test_a_command_line_cannot_lead_a_terminal() -> None:
     """A process may call itself whatever it likes: control characters in it are spelt out."""
     with foreign(sys.executable, "-c", SLEEP, "\x1b[2J\x9b1m") as pid:
-        stat = proc.stat(pid)
+        stat = procfs.stat(pid)
         assert stat is not None
-        memory = proc.Memory()
+        memory = procfs.Memory()
         command = wait_until(
             lambda: line if "[2J" in (line := memory.command(stat)) else "", LIMIT, "it executed"
         )
@@ -747,18 +746,18 @@ def test_a_command_line_cannot_lead_a_terminal() -> None:
 
 def test_a_kernel_thread_and_a_vanished_process_have_names_too() -> None:
     """Where there is no command line the kernel's name stands, and nobody is a question mark."""
-    memory = proc.Memory()
+    memory = procfs.Memory()
     child = Child.spawn(["/bin/true"], {})
     wait_until(dead(child.pid), LIMIT, "it is a zombie")
-    stat = proc.stat(child.pid)
+    stat = procfs.stat(child.pid)
     assert stat is not None
     assert memory.command(stat) == "[true]"
     child.poll()
     child.close()
-    assert proc.user(child.pid) == "?"
-    assert proc.account(4_000_000) == "uid 4000000"
-    assert list(proc.links(child.pid)) == []
-    assert proc.io_bytes(child.pid) == 0
+    assert procfs.user(child.pid) == "?"
+    assert procfs.account(4_000_000) == "uid 4000000"
+    assert list(procfs.links(child.pid)) == []
+    assert procfs.io_bytes(child.pid) == 0
 
 
 def test_what_speaks_to_the_main_process_is_not_inherited() -> None:

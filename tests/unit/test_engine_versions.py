@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.engine_versions import look
 from servicekit.engines.base import Installed, LegalValue
-from servicekit.values import EngineName
+from servicekit.engines.versions import look
+from servicekit.profiles.vocabulary import EngineName
 
 SGLANG, VLLM, LLAMACPP = EngineName.SGLANG, EngineName.VLLM, EngineName.LLAMACPP
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from servicekit.engines import ENGINES, engine
 from servicekit.engines.commandline import option_words
-from servicekit.profile import Profile, parse
-from servicekit.quoting import Reference
-from servicekit.values import EngineName
+from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.vocabulary import EngineName
+from servicekit.service.quoting import Reference
 
 PORT = Reference("SERVICEKIT_PORT")
 

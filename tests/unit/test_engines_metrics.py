@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from servicekit.engines import engine
 from servicekit.engines.base import Counters, ShapeError
 from servicekit.engines.prometheus import Sample, read_samples, totals
-from servicekit.values import EngineName
+from servicekit.profiles.vocabulary import EngineName
 
 LABEL = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 

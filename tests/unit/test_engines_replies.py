@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from servicekit.engines import ENGINES, engine
 from servicekit.engines.base import Completion, Contexts, ShapeError
 from servicekit.engines.shapes import names_listed, quote
-from servicekit.profile import Profile, parse
-from servicekit.values import EngineName
+from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.vocabulary import EngineName
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

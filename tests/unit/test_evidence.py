@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit import proc
 from servicekit.diagnosis.causes import Cause
+from servicekit.host import procfs
 from servicekit.watchdog import evidence
 from servicekit.watchdog.evidence import (
     WATCHED,
@@ -60,7 +60,7 @@ def test_the_sender_of_a_signal_is_known(number: signal.Signals) -> None:
             heard = Received(**json.loads(watching.stdout.readline()))
     assert watching.returncode == 0
     assert (heard.number, heard.pid, heard.uid) == (number, sending.pid, os.getuid())
-    user = proc.account(os.getuid())
+    user = procfs.account(os.getuid())
     assert heard.named.startswith(f"{number.name} from pid {sending.pid} ({user}, {sys.executable}")
     assert cause_of(heard, MANAGERS) is Cause.OUTSIDE_KILL
 
@@ -160,7 +160,7 @@ def test_a_manager_that_does_not_answer_is_not_waited_for(
 def test_this_boot_and_this_first_process_have_names() -> None:
     """What tells one boot, container or distribution from the next is there."""
     assert len(evidence.boot_id()) == 32
-    first = proc.stat(1)
+    first = procfs.stat(1)
     assert first is not None
     assert evidence.pid1_started() == first.started
 

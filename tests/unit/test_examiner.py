@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from plans import profile
 
-from servicekit.child import ExitStatus
 from servicekit.diagnosis.causes import Cause
+from servicekit.host.child import ExitStatus
 from servicekit.watchdog.evidence import OomProof
 from servicekit.watchdog.examiner import Examiner
 
 if TYPE_CHECKING:
-    from servicekit.watchdog.values import Fault
+    from servicekit.watchdog.events import Fault
 
 OURS = OomProof("the OOM killer killed a process in this service's control group", own=True)
 SOMEBODYS = OomProof("the OOM killer killed a process on this host at that time", own=False)

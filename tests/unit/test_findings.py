@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.findings import (
+from servicekit.profiles.findings import (
     Finding,
     did_you_mean,
     lines_of,
@@ -22,7 +22,7 @@ from servicekit.findings import (
 )
 
 if TYPE_CHECKING:
-    from servicekit.findings import Path
+    from servicekit.profiles.findings import Path
 
 FILE = '''\
 # a comment

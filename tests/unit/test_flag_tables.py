@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.check import tables_for
-from servicekit.checks import _LOW_PRECISION
+from servicekit import data
 from servicekit.engines.base import Installed, LegalValue
-from servicekit.engines.flags import KNOWN, nearest, shipped, table, tables
 from servicekit.engines.helptext import read_help
-from servicekit.flagcheck import check_flags, read_argv
-from servicekit.values import EngineName
+from servicekit.engines.options.parser import check_flags, read_argv
+from servicekit.engines.options.report import tables_for
+from servicekit.engines.options.tables import KNOWN, nearest, shipped, table, tables
+from servicekit.profiles.rules import _LOW_PRECISION
+from servicekit.profiles.vocabulary import EngineName
 
 TOOL = Path(__file__).parents[2] / "tools" / "make_flag_tables.py"
 SGLANG, VLLM, LLAMACPP = EngineName.SGLANG, EngineName.VLLM, EngineName.LLAMACPP
@@ -91,15 +92,15 @@ def test_the_nearest_table() -> None:
 
 def test_tables_are_small() -> None:
     """They are read whenever a profile is checked, and ship with every install."""
-    folder = Path(shipped.__globals__["__file__"]).parent
-    sizes = {file.name: file.stat().st_size for file in folder.glob("*_*.toml")}
+    names = [name for name in data.names("options") if "_" in name]
+    sizes = {name: len(data.read("options", name).encode()) for name in names}
     assert len(sizes) == sum(map(len, KNOWN.values()))
     assert max(sizes.values()) < 30_000
 
 
 def test_every_rename_leads_to_an_option_that_exists() -> None:
     """Advice that is wrong itself would be worse than none."""
-    for entry in shipped("renames.toml")["rename"]:
+    for entry in shipped("renames")["rename"]:
         known = tables(EngineName(entry["engine"]))
         for new in entry.get("to", ()):
             assert any(f"--{new}" in each.options for each in known), new

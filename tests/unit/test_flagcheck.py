@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from servicekit.engines import engine
 from servicekit.engines.base import FlagTable, LegalValue
-from servicekit.engines.flags import table, tables
-from servicekit.flagcheck import Level, Remark, Use, check_flags, read_argv
-from servicekit.profile import Profile, parse
-from servicekit.values import EngineName
+from servicekit.engines.options.parser import Level, Remark, Use, check_flags, read_argv
+from servicekit.engines.options.tables import table, tables
+from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.vocabulary import EngineName
 
 SGLANG_16 = table(EngineName.SGLANG, "0.5.16")
 SGLANG_23 = table(EngineName.SGLANG, "0.5.23")

@@ -16,9 +16,9 @@ from machines.driver import CARD
 from machines.waiting import wait_until
 from typing_extensions import override
 
-from servicekit import gpu, proc
 from servicekit.diagnosis.causes import Cause
-from servicekit.gpu import (
+from servicekit.host import gpu, procfs
+from servicekit.host.gpu import (
     Device,
     Gpus,
     Holders,
@@ -33,8 +33,8 @@ from servicekit.gpu import (
     xid_in,
     xids,
 )
-from servicekit.proc import Stat
-from servicekit.watchdog.values import GpuView
+from servicekit.host.procfs import Stat
+from servicekit.watchdog.events import GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -172,7 +172,7 @@ def test_a_driver_that_comes_late_is_found(driver: Driver) -> None:
 
 def ended(pid: int) -> bool:
     """Tell whether a process is dead."""
-    stat = proc.stat(pid)
+    stat = procfs.stat(pid)
     return stat is None or not stat.alive
 
 
@@ -204,7 +204,7 @@ def test_a_call_that_never_returns_stalls_nothing(driver: Driver, stuck: Stuck) 
         # Not even SIGKILL ends it, and nobody waits for that.
         stuck.wait()
         os.kill(pid, 9)
-        wait_until(lambda: (s := proc.stat(pid)) and s.state == "D", LIMIT, "it is stuck")
+        wait_until(lambda: (s := procfs.stat(pid)) and s.state == "D", LIMIT, "it is stuck")
         assert (await gpus.look()).view is GpuView.UNRESPONSIVE
         gpus.close()
         assert not ended(pid)
@@ -577,14 +577,14 @@ def test_who_only_watches_a_gpu_does_not_hold_it(
 ) -> None:
     """A process is a suspect when it has mapped a GPU's memory, not when it looks at a GPU."""
 
-    class Read(proc.Memory):
+    class Read(procfs.Memory):
         @override
         def read(self, paths: Sequence[str]) -> dict[str, bytes]:
             assert [path.startswith("/proc/1/task/") for path in paths] == [state == "Z"]
             return dict.fromkeys(paths, maps.encode())
 
-    monkeypatch.setattr(proc, "links", lambda _: iter(links))
-    monkeypatch.setattr(proc, "threads", lambda _: (7,))
+    monkeypatch.setattr(procfs, "links", lambda _: iter(links))
+    monkeypatch.setattr(procfs, "threads", lambda _: (7,))
     process = Stat(1, "x", state, 0, 1, 1, 2, 1, 0)
     assert gpu.holds_gpu(process, Read()) is (holds == "yes")
 
@@ -595,7 +595,7 @@ def test_who_only_watches_a_gpu_does_not_hold_it(
 def test_a_gpu_is_kept_for_one_profile_as_long_as_it_lives() -> None:
     """A second profile is told who has the GPU; the lock dies with its process."""
     program = """
-from servicekit.gpu import Lock
+from servicekit.host.gpu import Lock
 lock = Lock("balanced")
 assert lock.take(["GPU-test"]) == ""
 print("taken", flush=True)

@@ -10,7 +10,7 @@ import pytest
 from machines.waiting import wait_until
 from unit.fake_supervisord import FakeSupervisord
 
-from servicekit.proc import children, snapshot
+from servicekit.host.procfs import children, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

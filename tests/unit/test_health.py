@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servicekit.engines.base import Counters
-from servicekit.values import Reason
+from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.health import Window, look
 
 if TYPE_CHECKING:
-    from servicekit.watchdog.values import Observed
+    from servicekit.watchdog.events import Observed
 
 
 def read(*readings: Counters, floor: float = 0.0, every: float = 5.0) -> list[Observed]:

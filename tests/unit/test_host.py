@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from servicekit.host import (
+from servicekit.install.manifest import Manifest
+from servicekit.places import system_places, user_places
+from servicekit.profiles.model import parse
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.host import (
     HOMES,
     Account,
     ends_with_session,
@@ -21,15 +25,11 @@ from servicekit.host import (
     rivals,
     survey,
 )
-from servicekit.manifest import Manifest
-from servicekit.places import system_places, user_places
-from servicekit.profile import parse
-from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
-    from servicekit.host import Survey
     from servicekit.places import Places
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
+    from servicekit.service.host import Survey
 
 NOBODY = Account("nobody", 65534, frozenset({65534}))
 

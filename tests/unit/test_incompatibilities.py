@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from servicekit.engines import engine
 from servicekit.engines.base import Installed
-from servicekit.engines.flags import shipped, tables
-from servicekit.flagcheck import Level, Remark, Use, read_argv
-from servicekit.incompatibilities import check_known, emitted, in_range
-from servicekit.profile import Profile, parse
-from servicekit.values import EngineName
+from servicekit.engines.options.known_issues import check_known, emitted, in_range
+from servicekit.engines.options.parser import Level, Remark, Use, read_argv
+from servicekit.engines.options.tables import shipped, tables
+from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.vocabulary import EngineName
 
 NVFP4 = "RadixArk/Qwen3.8-27B-NVFP4"
 BF16_HEAD = "RadixArk/Qwen3.8-27B-NVFP4-BF16-LMHead"
@@ -334,7 +334,7 @@ def test_a_version_that_exists_is_never_ruled_out(
 
 def test_every_entry_can_be_read_and_has_its_source() -> None:
     """The list is data; what is wrong in it would be found only when it is needed."""
-    entries = shipped("incompatibilities.toml")["known"]
+    entries = shipped("incompatibilities")["known"]
     names = [entry["name"] for entry in entries]
     assert len(set(names)) == len(names)
     for entry in entries:

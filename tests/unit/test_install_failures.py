@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from unit.test_apply import ORDERS, Counting, fail, install, snapshot, steps_of, visible
 
 from servicekit.errors import UserError
-from servicekit.tree import Tree
+from servicekit.install.rootfs import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

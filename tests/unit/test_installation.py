@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 
 from plans import SYSTEM, USER, profile
 
-from servicekit.apply import Directory
-from servicekit.installation import Order, directories
-from servicekit.values import ManagerName
+from servicekit.install.installation import Order, directories
+from servicekit.install.transaction import Directory
+from servicekit.profiles.vocabulary import ManagerName
 
 ORDER = Order(
     profile=profile("demo"),

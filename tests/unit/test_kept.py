@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from servicekit import kept
+from servicekit.host import run_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,33 +15,36 @@ if TYPE_CHECKING:
 
 def test_what_is_no_file_of_ours_is_passed_over(tmp_path: Path) -> None:
     """Neither a pipe, which would wait for ever, nor a link, nor half a file is read."""
-    assert list(kept.read(tmp_path / "none", "runs")) == []
-    kept.write(tmp_path / "state", "runs", "b.json", "two")
-    kept.write(tmp_path / "state", "runs", "a.json", "one")
+    assert list(run_files.read(tmp_path / "none", "runs")) == []
+    run_files.write(tmp_path / "state", "runs", "b.json", "two")
+    run_files.write(tmp_path / "state", "runs", "a.json", "one")
     folder = tmp_path / "state/runs"
     os.mkfifo(folder / "pipe.json")
     (folder / "link.json").symlink_to(tmp_path / "secret")
     (folder / ".half.json").touch()
     (folder / "note.txt").touch()
     (folder / "folder.json").mkdir()
-    assert list(kept.read(tmp_path / "state", "runs")) == [("a.json", "one"), ("b.json", "two")]
+    assert list(run_files.read(tmp_path / "state", "runs")) == [
+        ("a.json", "one"),
+        ("b.json", "two"),
+    ]
     assert (folder / "a.json").stat().st_mode & 0o777 == 0o644
 
 
 def test_no_run_replaces_another(tmp_path: Path) -> None:
     """Where a clock was set back, two have one name; and what was killed is in nobody's way."""
-    kept.write(tmp_path, "runs", "a.json", "one")
+    run_files.write(tmp_path, "runs", "a.json", "one")
     with pytest.raises(FileExistsError, match=r"a\.json"):
-        kept.write(tmp_path, "runs", "a.json", "two")
+        run_files.write(tmp_path, "runs", "a.json", "two")
     (tmp_path / "runs/.b.json").write_text("ha")
-    kept.write(tmp_path, "runs", "b.json", "whole")
-    assert list(kept.read(tmp_path, "runs")) == [("a.json", "one"), ("b.json", "whole")]
+    run_files.write(tmp_path, "runs", "b.json", "whole")
+    assert list(run_files.read(tmp_path, "runs")) == [("a.json", "one"), ("b.json", "whole")]
 
 
 def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     """Neither a file nor a part of one is there afterwards."""
     with pytest.raises(UnicodeEncodeError):
-        kept.write(tmp_path, "runs", "a.json", "half \ud800")
+        run_files.write(tmp_path, "runs", "a.json", "half \ud800")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -49,7 +52,7 @@ def test_runs_are_for_everyone(tmp_path: Path) -> None:
     """Whatever the umask of who measured: who cannot read a run would compare an older one."""
     before = os.umask(0o077)
     try:
-        kept.write(tmp_path, "runs", "a.json", "one")
+        run_files.write(tmp_path, "runs", "a.json", "one")
     finally:
         os.umask(before)
     assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o755
@@ -58,12 +61,12 @@ def test_runs_are_for_everyone(tmp_path: Path) -> None:
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     """Who comes second is told so, until the first one is done; nobody waits for a folder."""
-    with kept.alone(tmp_path) as first:
-        with kept.alone(tmp_path) as second:
+    with run_files.alone(tmp_path) as first:
+        with run_files.alone(tmp_path) as second:
             assert (first, second) == (True, False)
-        with kept.alone(tmp_path / "other") as other:
+        with run_files.alone(tmp_path / "other") as other:
             assert other
-    with kept.alone(tmp_path) as again:
+    with run_files.alone(tmp_path) as again:
         assert again
 
 
@@ -72,5 +75,5 @@ def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="runs"):
-        kept.write(tmp_path, "runs", "a.json", "one")
+        run_files.write(tmp_path, "runs", "a.json", "one")
     assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
-from servicekit.profile import Restart
+from servicekit.profiles.model import Restart
 from servicekit.watchdog import ledger
 from servicekit.watchdog.ledger import (
     HOLD_OFFS,

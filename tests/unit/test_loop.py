@@ -12,8 +12,7 @@ import pytest
 from servicekit.diagnosis.causes import Cause
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
-from servicekit.watchdog.loop import Loop
-from servicekit.watchdog.values import (
+from servicekit.watchdog.events import (
     EngineExited,
     Fault,
     GateMissed,
@@ -26,11 +25,12 @@ from servicekit.watchdog.values import (
     StopRequested,
     Survey,
 )
+from servicekit.watchdog.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.watchdog.values import Memory, View
+    from servicekit.watchdog.events import Memory, View
 
 POLICY = Policy(
     start_stall=60,

@@ -14,17 +14,17 @@ from xmlrpc.client import Fault
 import pytest
 from unit.fake_supervisord import FakeSupervisord
 
-from servicekit import proc
 from servicekit.cli.install import warn_of_logouts
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
+from servicekit.host import procfs
 from servicekit.managers import LogQuery, Seen, find_manager, supervisor_url
 from servicekit.managers.accounts import exists, remove_made
 from servicekit.managers.containers import gpu_containers
 from servicekit.managers.supervisor import Supervisor
 from servicekit.managers.systemd import Systemd
 from servicekit.places import below, system_places
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -425,7 +425,7 @@ def test_a_socket_of_somebody_else_says_whose_it_is(mode: int, hint: str) -> Non
             with as_somebody_else(), pytest.raises(UserError) as caught:
                 connect(fake).version()
             with as_somebody_else():
-                me = proc.account(os.geteuid())
+                me = procfs.account(os.geteuid())
             owner, group = fake.path.owner(), fake.path.group()
         finally:
             fake.close()
@@ -518,9 +518,9 @@ def test_only_an_account_that_was_made_is_removed(
     assert not removed or log.read_text() == f"{me.pw_name}\n"
 
 
-def lay_process(proc: Path, pid: int, cgroup: str, *devices: str) -> None:
+def lay_process(procfs: Path, pid: int, cgroup: str, *devices: str) -> None:
     """Make one process of a pretended /proc."""
-    folder = proc / str(pid)
+    folder = procfs / str(pid)
     (folder / "root/dev").mkdir(parents=True)
     (folder / "cgroup").write_text(cgroup)
     for device in devices:

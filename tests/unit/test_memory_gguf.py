@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from memory_gguf import QWEN35, Value, gguf
 
 from servicekit.errors import UserError
-from servicekit.memory import Geometry, geometry_from_gguf
-from servicekit.memory.geometry import parameter_count
-from servicekit.memory.gguf import Header, Skipped, geometry_from_header, read_header
-from servicekit.memory.llamacpp import state_bytes, token_bytes
-from servicekit.memory.units import MIB
+from servicekit.models.memory import Geometry, geometry_from_gguf
+from servicekit.models.memory.geometry import parameter_count
+from servicekit.models.memory.gguf import Header, Skipped, geometry_from_header, read_header
+from servicekit.models.memory.llamacpp import state_bytes, token_bytes
+from servicekit.models.memory.units import MIB
 
 LLAMA: dict[str, Value] = {
     "general.architecture": "llama",

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from memory_cases import DSPARK, NVFP4, geometry_of, plan_of
 
-from servicekit.memory import Budget, Geometry, PartName, Verdict
-from servicekit.memory.geometry import Layout
-from servicekit.memory.llamacpp import CONTEXT
-from servicekit.memory.units import GIB, MIB
+from servicekit.models.memory import Budget, Geometry, PartName, Verdict
+from servicekit.models.memory.geometry import Layout
+from servicekit.models.memory.llamacpp import CONTEXT
+from servicekit.models.memory.units import GIB, MIB
 
 SMOLLM2 = Geometry(
     name="SmolLM2-135M",

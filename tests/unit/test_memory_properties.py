@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_cases import DFLASH, DSPARK, INFERACT, LLAMA, NVFP4, geometry_of, plan_of
 
-from servicekit.memory import Budget, PartName, Verdict, budget_json, render_budget
-from servicekit.memory.sglang import balanced_ratio
-from servicekit.memory.units import GIB, MIB
+from servicekit.models.memory import Budget, PartName, Verdict, budget_json, render_budget
+from servicekit.models.memory.sglang import balanced_ratio
+from servicekit.models.memory.units import GIB, MIB
 
 MEMORY = st.integers(GIB, 96 * GIB)
 """Bytes of a GPU, from one that holds nothing to one that holds all."""

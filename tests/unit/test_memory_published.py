@@ -14,13 +14,13 @@ from memory_cases import (
     recipe_of,
 )
 
-from servicekit.memory import PartName, Verdict
-from servicekit.memory.geometry import mtp_parameters, parameter_count
-from servicekit.memory.llamacpp import state_bytes, token_bytes
-from servicekit.memory.sglang import balanced_ratio, draft_states_bytes
-from servicekit.memory.units import GIB, KIB, MIB, gib
-from servicekit.memory.vllm import resolve, shares
-from servicekit.memory.vllm_blocks import Blocks, DraftLayers, block_layout
+from servicekit.models.memory import PartName, Verdict
+from servicekit.models.memory.geometry import mtp_parameters, parameter_count
+from servicekit.models.memory.llamacpp import state_bytes, token_bytes
+from servicekit.models.memory.sglang import balanced_ratio, draft_states_bytes
+from servicekit.models.memory.units import GIB, KIB, MIB, gib
+from servicekit.models.memory.vllm import resolve, shares
+from servicekit.models.memory.vllm_blocks import Blocks, DraftLayers, block_layout
 
 MTP_3 = {"method": "mtp", "num_speculative_tokens": 3}
 

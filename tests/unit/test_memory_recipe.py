@@ -8,8 +8,8 @@ import pytest
 from memory_cases import NVFP4, geometry_of, plan_of, recipe_of
 
 from servicekit.errors import UserError
-from servicekit.memory import Recipe, Verdict, budget, parse_size, plan_memory
-from servicekit.memory.units import GIB, counted, short
+from servicekit.models.memory import Recipe, Verdict, budget, parse_size, plan_memory
+from servicekit.models.memory.units import GIB, counted, short
 
 
 def recipe(engine: str = "sglang", **options: Any) -> Recipe:  # noqa: ANN401 (an option's value)

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from memory_cases import DSPARK, LONG, RTX_5090, plan_of
 
-from servicekit.memory import PartName, Verdict, budget_json, render_budget
-from servicekit.memory.outcome import Finding, judge
-from servicekit.memory.rendering import bar
-from servicekit.memory.units import GIB
+from servicekit.models.memory import PartName, Verdict, budget_json, render_budget
+from servicekit.models.memory.outcome import Finding, judge
+from servicekit.models.memory.rendering import bar
+from servicekit.models.memory.units import GIB
 
 ESCAPE = re.compile("\x1b\\[[0-9;]*m")
 PLAN = plan_of(LONG, context_requested=200_000)

@@ -18,10 +18,10 @@ from memory_cases import (
 )
 
 from servicekit.errors import UserError
-from servicekit.memory import PartName, Verdict
-from servicekit.memory.sglang import pools
-from servicekit.memory.sglang_options import Setting, arithmetic, resolve, slots_per_request
-from servicekit.memory.units import GIB, MIB
+from servicekit.models.memory import PartName, Verdict
+from servicekit.models.memory.sglang import pools
+from servicekit.models.memory.sglang_options import Setting, arithmetic, resolve, slots_per_request
+from servicekit.models.memory.units import GIB, MIB
 
 
 def setting_of(options: dict[str, Any], *, memory: float = 31.4, **more: Any) -> Setting:  # noqa: ANN401

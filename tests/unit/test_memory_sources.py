@@ -10,9 +10,9 @@ from memory_cases import LLAMA, NVFP4, geometry_of
 from memory_gguf import QWEN35, gguf
 
 from servicekit.errors import UserError
-from servicekit.memory import find_geometry, geometry_from_config, known_geometry
-from servicekit.memory.geometry import Recurrent, Vision
-from servicekit.memory.sources import (
+from servicekit.models.memory import find_geometry, geometry_from_config, known_geometry
+from servicekit.models.memory.geometry import Recurrent, Vision
+from servicekit.models.memory.sources import (
     LARGEST_CONFIG,
     geometry_from_directory,
     geometry_from_gguf,

@@ -9,10 +9,10 @@ import pytest
 from memory_cases import DFLASH, DSPARK, INFERACT, LLAMA, NVFP4, geometry_of, plan_of, recipe_of
 
 from servicekit.errors import UserError
-from servicekit.memory import Budget, PartName, Verdict
-from servicekit.memory.units import GIB
-from servicekit.memory.vllm import Setting, resolve
-from servicekit.memory.vllm_blocks import DraftLayers, block_layout
+from servicekit.models.memory import Budget, PartName, Verdict
+from servicekit.models.memory.units import GIB
+from servicekit.models.memory.vllm import Setting, resolve
+from servicekit.models.memory.vllm_blocks import DraftLayers, block_layout
 
 
 def vllm_plan(options: dict[str, Any], **more: Any) -> Budget:  # noqa: ANN401 (the recipe's fields)

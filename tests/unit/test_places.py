@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from servicekit.places import Places, Scope, below, spelt, system_places, user_places
-from servicekit.values import NAME
+from servicekit.profiles.vocabulary import NAME
 
 ALL = [
     pytest.param(system_places(), id="system"),

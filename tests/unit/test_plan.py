@@ -11,9 +11,9 @@ import pytest
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import below, system_places
-from servicekit.plan import Host, Plan, Tunable, apply_tunables, make_plan
-from servicekit.profile import Profile, parse
-from servicekit.quoting import Reference
+from servicekit.profiles.model import Profile, parse
+from servicekit.service.plan import Host, Plan, Tunable, apply_tunables, make_plan
+from servicekit.service.quoting import Reference
 
 SMALL: dict[str, Any] = {
     "summary": "a small one",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from plans import profile
 
+from servicekit.watchdog.events import Miss
 from servicekit.watchdog.probe import Missed, Prober
-from servicekit.watchdog.values import Miss
 
 if TYPE_CHECKING:
     from collections.abc import Callable

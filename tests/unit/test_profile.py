@@ -18,15 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.catalog import Catalog
-from servicekit.checks import MANAGED, kv_below_fp8
 from servicekit.engines import engine
-from servicekit.engines.flags import tables
+from servicekit.engines.options.tables import tables
 from servicekit.errors import ProfileError
 from servicekit.places import below
-from servicekit.profile import EngineName, Profile, json_schema, merge, parse, variable_of
-from servicekit.settings import Settings
-from servicekit.values import LONGEST
+from servicekit.profiles.catalog import Catalog
+from servicekit.profiles.model import EngineName, Profile, json_schema, merge, parse, variable_of
+from servicekit.profiles.rules import MANAGED, kv_below_fp8
+from servicekit.profiles.settings import Settings
+from servicekit.profiles.vocabulary import LONGEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -246,7 +246,7 @@ def test_a_recipe_says_no_more_than_it_means(built_in: Mapping[str, Profile]) ->
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_built_in_profile_satisfies_the_schema(name: str) -> None:
     """The built-in files are examples, which an editor must not find fault with."""
-    file = Path(__file__).parents[2] / "servicekit" / "profiles" / f"{name}.toml"
+    file = Path(__file__).parents[2] / "servicekit/data/profiles" / f"{name}.toml"
     SCHEMA.validate(data_of(file))
 
 

@@ -22,16 +22,16 @@ from supervisor.options import ServerOptions
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope, below
-from servicekit.render import FILTERS, LINK, artifacts, wrapper
-from servicekit.unit import sandbox
-from servicekit.values import ManagerName
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.render import FILTERS, LINK, artifacts, wrapper
+from servicekit.service.unit import sandbox
 
 if TYPE_CHECKING:
     from supervisor.options import ProcessConfig
 
     from servicekit.places import Places
-    from servicekit.plan import Plan
-    from servicekit.render import Artifact
+    from servicekit.service.plan import Plan
+    from servicekit.service.render import Artifact
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from servicekit.checks import RESERVED_TUNABLES
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope, below, system_places, user_places
-from servicekit.settings import PLACES, Settings, default_places, load_settings, places_of
+from servicekit.profiles.rules import RESERVED_TUNABLES
+from servicekit.profiles.settings import PLACES, Settings, default_places, load_settings, places_of
 
 HOME = {"HOME": "/home/u"}
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.proc import Memory
-from servicekit.watchdog.shared import DIRECTORY, SharedMemory
+from servicekit.host.procfs import Memory
+from servicekit.host.shared_memory import DIRECTORY, SharedMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

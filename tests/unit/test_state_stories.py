@@ -11,9 +11,8 @@ from plans import profile
 from servicekit.diagnosis.causes import Cause
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
-from servicekit.profile import Reason
-from servicekit.watchdog.state import step, view, wake_at
-from servicekit.watchdog.values import (
+from servicekit.profiles.model import Reason
+from servicekit.watchdog.events import (
     ClockJumped,
     CountersRead,
     EngineExited,
@@ -42,9 +41,10 @@ from servicekit.watchdog.values import (
     Surveyed,
     TimePassed,
 )
+from servicekit.watchdog.state import step, view, wake_at
 
 if TYPE_CHECKING:
-    from servicekit.watchdog.values import Action, Event
+    from servicekit.watchdog.events import Action, Event
 
 POLICY = Policy(
     start_stall=100,

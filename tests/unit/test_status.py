@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from servicekit import proc
+from servicekit.host import procfs
+from servicekit.install.manifest import Manifest
 from servicekit.managers import Seen
-from servicekit.manifest import Manifest
 from servicekit.places import below
-from servicekit.status import conclude, status_of
 from servicekit.watchdog.ledger import Kind, Record
 from servicekit.watchdog.publish import State, write_state
+from servicekit.watchdog.status import conclude, status_of
 
 if TYPE_CHECKING:
     from servicekit.places import Places
@@ -144,7 +144,7 @@ MANIFEST = Manifest(
 
 def test_a_living_watchdog_is_believed(places: Places) -> None:
     """Who lives, by pid and start time, is repeated word for word, whatever the manager thinks."""
-    stat = proc.stat(os.getpid())
+    stat = procfs.stat(os.getpid())
     assert stat is not None
     state = published(pid=os.getpid(), pid_started=stat.started, context={"effective": 2048})
     write_state(Path(places.state_file("x")), state)

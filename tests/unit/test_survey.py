@@ -16,21 +16,21 @@ import pytest
 from machines.driver import CARD
 from machines.waiting import wait_until
 
-from servicekit import gpu
 from servicekit.diagnosis.causes import Cause
-from servicekit.gpu import Gpus, Lock, Xid
-from servicekit.profile import parse
+from servicekit.host import gpu
+from servicekit.host.gpu import Gpus, Lock, Xid
+from servicekit.profiles.model import parse
+from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import Census, EngineProcess, Marker
-from servicekit.watchdog.kin import Kin
+from servicekit.watchdog.events import Fault, GpuView, Survey
 from servicekit.watchdog.survey import Surveyor
-from servicekit.watchdog.values import Fault, GpuView, Survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from machines.driver import Driver
 
-    from servicekit.profile import Profile
+    from servicekit.profiles.model import Profile
 
 HOME = f"/var/lib/servicekit-{os.getpid()}/demo"
 """Where nobody else's services are: tests that run beside this one have the same names."""

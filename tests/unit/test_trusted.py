@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from servicekit import trusted
 from servicekit.places import Scope
+from servicekit.profiles import trusted_toml
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,12 +31,12 @@ def file(tmp_path: Path) -> Path:
 
 def findings(path: Path, believed: frozenset[int] = ME) -> list[str]:
     """Say what is wrong with `path`."""
-    return [finding.text({}) for finding in trusted.read(path, believed).findings]
+    return [finding.text({}) for finding in trusted_toml.read(path, believed).findings]
 
 
 def test_a_believed_file_is_data_with_lines(file: Path) -> None:
     """A file of ours that only we may write is what it says."""
-    said = trusted.read(file, ME)
+    said = trusted_toml.read(file, ME)
     assert said.data == {"a": 1, "b": {"c": "d"}}
     assert said.lines[("b", "c")] == 3
     assert said.findings == ()
@@ -88,7 +88,7 @@ def test_a_link_is_as_good_as_every_directory_on_its_way(file: Path, tmp_path: P
     (tmp_path / "open" / "second.toml").symlink_to("../d/x.toml")
     link = tmp_path / "first" / "x.toml"
     link.symlink_to(tmp_path / "open" / "second.toml")
-    said = trusted.read(link, ME)
+    said = trusted_toml.read(link, ME)
     assert said.data["a"] == 1
     where = [finding.message.partition(",")[0] for finding in said.findings]
     assert where == [f'is in "{tmp_path}/open"']
@@ -113,14 +113,14 @@ def test_a_missing_file_is_for_the_caller(tmp_path: Path) -> None:
     """Only the caller knows whether a file that is not there is a fault."""
     for missing in (tmp_path / "none.toml", tmp_path / "none" / "x.toml"):
         with pytest.raises(FileNotFoundError):
-            trusted.read(missing, ME)
+            trusted_toml.read(missing, ME)
 
 
 def test_a_file_beyond_reason_is_not_parsed(file: Path) -> None:
     """Sixty-four KiB is more than a person writes, and one byte more is refused."""
-    file.write_bytes(b"#" * trusted.LARGEST)
+    file.write_bytes(b"#" * trusted_toml.LARGEST)
     assert findings(file) == []
-    file.write_bytes(b"#" * (trusted.LARGEST + 1))
+    file.write_bytes(b"#" * (trusted_toml.LARGEST + 1))
     assert findings(file) == ["is larger than 64 KiB"]
 
 
@@ -136,10 +136,10 @@ def test_a_file_beyond_reason_is_not_parsed(file: Path) -> None:
 )
 def test_bytes_are_toml_or_a_finding(raw: bytes, found: list[str]) -> None:
     """No bytes whatever lead to a traceback."""
-    assert [finding.text({}) for finding in trusted.parse(raw).findings] == found
+    assert [finding.text({}) for finding in trusted_toml.parse(raw).findings] == found
 
 
 def test_who_is_believed() -> None:
     """For the machine's services root alone, for a user's own the user as well."""
-    assert trusted.owners(Scope.SYSTEM) == {0}
-    assert trusted.owners(Scope.USER) == {0, os.geteuid()}
+    assert trusted_toml.owners(Scope.SYSTEM) == {0}
+    assert trusted_toml.owners(Scope.USER) == {0, os.geteuid()}

@@ -15,17 +15,18 @@ from hypothesis import strategies as st
 from plans import SYSTEM, USER
 from supervisor.options import ServerOptions
 
-from servicekit import installation as profiles
-from servicekit import proc
-from servicekit.changes import Act
-from servicekit.child import ExitStatus
 from servicekit.errors import ExitCode, UserError
+from servicekit.host import procfs
+from servicekit.host.child import ExitStatus
+from servicekit.install import installation as profiles
+from servicekit.install.changes import Act
+from servicekit.install.manifest import Manifest, Written, fingerprint
+from servicekit.install.rootfs import Tree
 from servicekit.managers import Seen
-from servicekit.manifest import Manifest, Written, fingerprint
 from servicekit.places import below
-from servicekit.render import LINK
-from servicekit.tree import Tree
-from servicekit.trusted import Document, parse
+from servicekit.profiles.trusted_toml import Document, parse
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.render import LINK
 from servicekit.tunnel.installation import Order, artifacts, propose, removal
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.outcome import Cause, Reader, late, unusable_key
@@ -45,7 +46,6 @@ from servicekit.tunnel.values import (
     matching,
     state_file,
 )
-from servicekit.values import ManagerName
 
 if TYPE_CHECKING:
     from servicekit.places import Places
@@ -661,7 +661,7 @@ class TestPropose:
 
 def state(phase: str, **values: Any) -> State:  # noqa: ANN401 - a State's
     """What a service that lives has published: ours, since this process does."""
-    me = proc.stat(os.getpid())
+    me = procfs.stat(os.getpid())
     assert me is not None
     return State("home", phase, "2026-01-31T12:00:00+00:00", me.pid, me.started, **values)
 
@@ -782,7 +782,7 @@ class TestState:
         """Not one with another start time, nor one of a service that lives."""
         sleeper = subprocess.Popen(["sleep", "60"])
         try:
-            began = proc.stat(sleeper.pid)
+            began = procfs.stat(sleeper.pid)
             assert began is not None
             file = tmp_path / "state.json"
             for spared in (

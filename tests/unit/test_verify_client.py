@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machines.scripted import as_stream, completion, scripted
 
-from servicekit.verify import client as module
-from servicekit.verify.client import Client
-from servicekit.verify.values import Reply, Request
+from servicekit.lab.verify import client as module
+from servicekit.lab.verify.client import Client
+from servicekit.lab.verify.values import Reply, Request
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,17 +11,17 @@ import pytest
 from machines.scripted import completion, scripted
 from unit.sound_model import CONTEXT, KNOWN, call, question, sound, spoken, words
 
-from servicekit.verify.client import Client
-from servicekit.verify.gates import GATES, NEEDLES
-from servicekit.verify.runner import KEPT, run
-from servicekit.verify.values import Batch, Finding, Outcome, Reply, Subject, Twin
+from servicekit.lab.verify.client import Client
+from servicekit.lab.verify.gates import GATES, NEEDLES
+from servicekit.lab.verify.runner import KEPT, run
+from servicekit.lab.verify.values import Batch, Finding, Outcome, Reply, Subject, Twin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unit.sound_model import Answer, Model
 
-    from servicekit.verify.values import Judgement
+    from servicekit.lab.verify.values import Judgement
 
 SUBJECT = Subject("model", context=CONTEXT, usable=CONTEXT - 1, parallel=2, repeats=4)
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import plans
 import pytest
 
-from servicekit import kept
-from servicekit.hubcache import Repository
-from servicekit.verify.binding import fingerprint, vram
-from servicekit.verify.record import (
+from servicekit.host import run_files
+from servicekit.lab.verify.binding import fingerprint, vram
+from servicekit.lab.verify.record import (
     Fingerprint,
     Verification,
     last_of,
@@ -24,8 +23,9 @@ from servicekit.verify.record import (
     twin_of,
     write,
 )
-from servicekit.verify.values import Finding, Outcome, Twin
-from servicekit.weights import needs
+from servicekit.lab.verify.values import Finding, Outcome, Twin
+from servicekit.models.hub_cache import Repository
+from servicekit.models.weights import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     (folder / "note.txt").write_text("mine")
     os.mkfifo(folder / "pipe.json")
     (folder / "huge.json").touch()
-    os.truncate(folder / "huge.json", kept.LARGEST + 1)
+    os.truncate(folder / "huge.json", run_files.LARGEST + 1)
     assert read(state) == (KEPT, later)
     assert json.loads((folder / name).read_text())["longest_measured"] == 1987
     assert last_of(read(state), ("recall",)) == KEPT
@@ -114,8 +114,8 @@ def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
     """Neither another model's nor a cache below FP8 is a twin."""
 
     def answering(text: str, **changes: object) -> Verification:
-        kept = {"answers": {"q": text}, "sentences": 40}
-        found = Finding("kv-precision", Outcome.SKIP, "", kept, 1.0)
+        run_files = {"answers": {"q": text}, "sentences": 40}
+        found = Finding("kv-precision", Outcome.SKIP, "", run_files, 1.0)
         return replace(KEPT, findings=(FOUND, found), **changes)  # type: ignore[arg-type]
 
     stored = {

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from servicekit.catalog import Catalog
 from servicekit.errors import UserError
-from servicekit.hubcache import Repository, cache_directory
+from servicekit.models.hub_cache import Repository, cache_directory
+from servicekit.models.weights import Need, missing, needs, select
 from servicekit.places import below, system_places
-from servicekit.plan import hub_cache
-from servicekit.profile import parse
-from servicekit.settings import Settings
-from servicekit.weights import Need, missing, needs, select
+from servicekit.profiles.catalog import Catalog
+from servicekit.profiles.model import parse
+from servicekit.profiles.settings import Settings
+from servicekit.service.plan import hub_cache
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from servicekit.profile import Profile
-    from servicekit.weights import Missing
+    from servicekit.models.weights import Missing
+    from servicekit.profiles.model import Profile
 
 COMMIT = "a" * 40
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")

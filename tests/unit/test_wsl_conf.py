@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from servicekit.wsl.conf import Key, decode, encode, merge, read
-from servicekit.wsl.wanted import ALL, WSL_CONF, WSLCONFIG, merged
+from servicekit.doctor.wsl.conf import Key, decode, encode, merge, read
+from servicekit.doctor.wsl.wanted import ALL, WSL_CONF, WSLCONFIG, merged
 
 MEMORY = Key("wsl2", "memory")
 IDLE = Key("general", "instanceIdleTimeout")

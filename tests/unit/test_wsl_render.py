@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from unit.cli_runs import invoke, refused, said
 
-from servicekit.asking import MuteError
-from servicekit.wsl import windows
-from servicekit.wsl.conf import Key
-from servicekit.wsl.task import FILE
-from servicekit.wsl.windows import Windows, distribution, windows_path
+from servicekit.doctor.wsl import windows
+from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.task import FILE
+from servicekit.doctor.wsl.windows import Windows, distribution, windows_path
+from servicekit.host.bounded import MuteError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.errors import UserError
-from servicekit.wsl.task import (
+from servicekit.doctor.wsl.task import (
     NAMESPACE,
     WITH_WINDOW,
     faults,
@@ -20,6 +19,7 @@ from servicekit.wsl.task import (
     task_name,
     task_xml,
 )
+from servicekit.errors import UserError
 
 XML = task_xml("Ubuntu-24.04", r"PC\ada")
 

@@ -10,7 +10,7 @@ import typer
 from servicekit.cli.session import Session
 
 if TYPE_CHECKING:
-    from servicekit.manifest import Manifest
+    from servicekit.install.manifest import Manifest
     from servicekit.tunnel.state import State
 
 

@@ -54,7 +54,7 @@ class Service(NamedTuple):
 
     def start_anew(self, *, wait: bool = True) -> None:
         """Start it, whether or not it runs, and see what becomes of it."""
-        from servicekit.tree import Tree
+        from servicekit.install.rootfs import Tree
         from servicekit.tunnel.installation import forget
 
         self.stop()

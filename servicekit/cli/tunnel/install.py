@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from servicekit.cli.session import Session
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
     from servicekit.tunnel.installation import Proposal
     from servicekit.tunnel.keys import KeyPair
     from servicekit.tunnel.values import HostKey, Tunnel
@@ -86,7 +86,7 @@ def install(
     pinned now; the line for its authorized_keys is printed. Of a tunnel that is installed already,
     what is not said stays as it is. All of it happens, or none of it.
     """
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
     from servicekit.tunnel.installation import Order, propose, turns
     from servicekit.tunnel.installation import install as carry_out
 
@@ -143,7 +143,7 @@ def uninstall(
 
     What remains is its line in the server's authorized_keys.
     """
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
     from servicekit.tunnel.installation import removal, turns
     from servicekit.tunnel.installation import uninstall as carry_out
 
@@ -182,7 +182,7 @@ def _wanted(
 ) -> Tunnel:
     """What is asked for, completed by what was asked for before."""
     from servicekit.errors import UserError
-    from servicekit.trusted import Document
+    from servicekit.profiles.trusted_toml import Document
     from servicekit.tunnel.values import Tunnel
 
     if to is None and earlier is None:
@@ -262,9 +262,9 @@ def _confirm(tunnel: Tunnel, shown: Sequence[HostKey], pinned: Sequence[HostKey]
 
 def _warn(proposal: Proposal) -> None:
     """Tell what will probably keep the service from running."""
-    from servicekit.host import account, ends_with_session, hidden, unreadable
     from servicekit.places import Scope
-    from servicekit.values import ManagerName
+    from servicekit.profiles.vocabulary import ManagerName
+    from servicekit.service.host import account, ends_with_session, hidden, unreadable
 
     order = proposal.order
     if order.manager is not ManagerName.SYSTEMD:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from servicekit.cli.session import Session
+    from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
-    from servicekit.manifest import Manifest
     from servicekit.tunnel.status import Expected, Report
     from servicekit.tunnel.values import Tunnel
 
@@ -97,8 +97,8 @@ async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> lis
     import asyncio
     from dataclasses import replace
 
-    from servicekit.apply import drifted
-    from servicekit.tree import Tree
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import drifted
     from servicekit.tunnel.values import label
 
     said: dict[str, Seen] = {}
@@ -163,8 +163,8 @@ def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> Expected:
     """Profiles that the tunnel may lead to, with the API keys that are known here."""
     import os
 
-    from servicekit import credentials
     from servicekit.errors import UserError
+    from servicekit.profiles import credentials
     from servicekit.tunnel.status import Expected
 
     found = []

@@ -1,0 +1,111 @@
+r"""Windows as a distribution sees it: its drive, an account's home, and its programs.
+
+Nothing here is needed inside a service. Windows' programs are run by their full path, since a
+service's or root's PATH does not lead to them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from servicekit.doctor.wsl.conf import Key
+from servicekit.host.bounded import MuteError, output
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WSL_CONF: Final = Path("/etc/wsl.conf")
+ANSWER_LIMIT: Final = 4.0
+"""Seconds for a program of Windows: a busy PC takes one or two to start any."""
+NOBODYS: Final = frozenset({"all users", "default", "default user", "defaultuser0", "public"})
+"""Folders beside the homes of Windows' accounts."""
+
+_ROOT: Final = Key("automount", "root").folded
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The Windows that this distribution runs under."""
+
+    root: Path
+    """Where its drives are mounted."""
+
+    @property
+    def drive(self) -> Path:
+        """Drive C."""
+        return self.root / "c"
+
+    @property
+    def programs(self) -> Path:
+        """Windows' own programs."""
+        return self.drive / "Windows/System32"
+
+    def has_client_without_window(self) -> bool:
+        """Whether WSL is installed with its client for graphical programs."""
+        return (self.drive / "Program Files/WSL/wslg.exe").is_file()
+
+    def home(self) -> Path:
+        """Find the home of the Windows account; raise `MuteError` where that is not clear.
+
+        Others' homes are there, too, but Windows lets nobody write into them.
+        """
+        users = self.drive / "Users"
+        try:
+            folders = [folder for folder in sorted(users.iterdir()) if folder.is_dir()]
+        except OSError as error:
+            reason = (error.strerror or "").lower()
+            raise MuteError(f'"{users}" cannot be read: {reason}') from None
+        homes = [
+            folder
+            for folder in folders
+            if folder.name.lower() not in NOBODYS and os.access(folder, os.W_OK)
+        ]
+        if len(homes) != 1:
+            which = ", ".join(f'"{home.name}"' for home in homes) or "none"
+            raise MuteError(f'of the homes in "{users}" one must be yours: {which} can be written')
+        return homes[0]
+
+    async def account(self) -> str:
+        r"""Ask Windows for its account, as `computer\name`; raise `MuteError` where it is mute."""
+        said = await output([str(self.programs / "whoami.exe")], limit=ANSWER_LIMIT)
+        if "\\" not in said:
+            raise MuteError('"whoami.exe" does not say who it is')
+        return said.strip()
+
+    async def task(self, name: str) -> str | None:
+        """Ask Windows for a scheduled task of this account as XML; `None` where there is none."""
+        tasks = [str(self.programs / "schtasks.exe"), "/Query", "/XML", "/TN", name]
+        said = await output(tasks, limit=ANSWER_LIMIT)
+        return said.replace("\0", "").strip() or None
+
+
+def windows(settings: Mapping[Key, str]) -> Windows:
+    """Find Windows' drives; `settings` are those of `wsl.conf`."""
+    return Windows(Path(settings.get(_ROOT) or "/mnt"))
+
+
+async def distribution(environ: Mapping[str, str]) -> str:
+    r"""Find the name of this distribution; raise `MuteError` where it cannot be found.
+
+    sudo takes the variable away that says it; the path of `/` in Windows, `\\wsl.localhost\NAME\`,
+    says it, too.
+    """
+    if named := environ.get("WSL_DISTRO_NAME"):
+        return named
+    said = (await output(["wslpath", "-w", "/"], limit=ANSWER_LIMIT)).strip("\\/\r\n ")
+    name = said.replace("/", "\\").partition("\\")[2]
+    if not name:
+        raise MuteError('"wslpath" does not tell the name of the distribution')
+    return name
+
+
+def windows_path(path: PurePosixPath, drives: PurePosixPath, distribution: str) -> str:
+    r"""Spell an absolute path as Windows does: `C:\…` below `drives`, else through WSL's share."""
+    if path.is_relative_to(drives) and path != drives:
+        drive, *rest = path.relative_to(drives).parts
+        if len(drive) == 1:
+            return f"{drive.upper()}:\\" + "\\".join(rest)
+    return rf"\\wsl.localhost\{distribution}" + str(path).replace("/", "\\")

@@ -1,0 +1,1 @@
+"""An engine's command line, held against its own parser."""

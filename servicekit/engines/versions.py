@@ -1,0 +1,196 @@
+"""Which engine is installed where a profile's program lies, found out without starting it.
+
+An engine in an environment of its own is the normal case. Its packages' versions stand in the names
+of directories beside its interpreter: nothing is imported, no GPU touched and no program run.
+Only llama.cpp, a program without packages, is asked for its version, and an engine is asked for its
+options where the caller wants that: both within a deadline.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from servicekit.engines.base import FlagTable, Installed
+from servicekit.engines.helptext import read_help
+from servicekit.profiles.vocabulary import EngineName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+VERSION_DEADLINE: Final = 10.0
+"""Seconds that a program may take to tell its version."""
+
+HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
+    EngineName.SGLANG: ("serve", "--help"),
+    EngineName.VLLM: ("serve", "--help=all"),
+    EngineName.LLAMACPP: ("--help",),
+}
+"""Arguments that make an engine list its options without loading a model."""
+
+_LONGEST_HELP: Final = 4 << 20
+_SCRIPT: Final = 4096
+"""Bytes of a program that are looked at for its interpreter."""
+
+_SHELL_STUB: Final = re.compile(rb"""^'''exec' (?:"([^"]+)"|(\S+)) "\$0" "\$@"$""", re.MULTILINE)
+"""What installers write where the interpreter's path is too long for a first line."""
+_BESIDE: Final = re.compile(
+    rb"""^'''exec' "\$\(dirname .*\)"/'?([\w.-]+)'? "\$0" "\$@"$""", re.MULTILINE
+)
+"""What uv writes into environments that may be moved: the interpreter beside the program."""
+_DIST: Final = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
+_BUILD: Final = re.compile(r"version: .*?\bbuild (\d+)|version: (\d+) \(")
+"""In what `llama-server --version` prints, today's and the former way."""
+_CUDA_LIBRARY: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
+
+
+def look(
+    engine: EngineName, executable: str, *, options: bool = False, deadline: float = 120.0
+) -> Installed:
+    """Find out what is installed where the absolute path `executable` leads.
+
+    With `options` the engine is asked for its options, too, which imports it: SGLang and vLLM take
+    up to a minute, and `deadline` seconds bound it. What cannot be found out is left empty.
+    """
+    program = Path(executable)
+    if not program.is_absolute() or not os.access(program, os.R_OK) or not program.is_file():
+        return Installed()
+    packages = _packages(program)
+    if engine is EngineName.LLAMACPP and (build := _build(program, packages)):
+        packages["llama.cpp"] = build
+    installed = Installed(executable, packages, _cuda(packages))
+    if not options or engine not in HELP:
+        return installed
+    listed = read_help(_output([executable, *HELP[engine]], deadline))
+    told = FlagTable(engine, installed.version(engine) or "of unknown version", listed)
+    return replace(installed, told=told) if listed else installed
+
+
+def _packages(program: Path) -> dict[str, str]:
+    """Versions of the Python packages that the program would import, by canonical name."""
+    found: dict[str, str] = {}
+    for folder in _site_folders(program):
+        for entry in sorted(folder.glob("*.dist-info")):
+            match = _DIST.fullmatch(entry.name)
+            if match is not None and _is_version(match["version"]):
+                found.setdefault(canonicalize_name(match["name"]), match["version"])
+    return found
+
+
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _site_folders(program: Path) -> Iterator[Path]:
+    """Give the folders of packages of the interpreter that runs `program`, first the nearest."""
+    interpreter = _interpreter(program)
+    if interpreter is None:
+        return
+    # An environment's interpreter is a link: its packages are beside the link, not its target.
+    release = re.search(r"python(3\.\d+)", interpreter.resolve().name)
+    python = f"python{release[1]}" if release else "python3*"
+    prefixes = [interpreter.parent.parent]
+    settings = prefixes[0] / "pyvenv.cfg"
+    if not settings.is_file():
+        prefixes.append(program.parent.parent)  # a user's own packages, say
+    elif home := _shared_home(settings):
+        prefixes.append(home.parent)
+    for prefix in dict.fromkeys(prefixes):
+        for pattern in (
+            f"lib*/{python}/*-packages",
+            f"local/lib/{python}/*-packages",
+            "lib/python3/dist-packages",
+        ):
+            yield from sorted(prefix.glob(pattern))
+
+
+def _shared_home(settings: Path) -> Path | None:
+    """Give the folder of the interpreter whose packages an environment sees as well, if it does."""
+    lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
+    values = {
+        key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)
+    }
+    shares = values.get("include-system-site-packages", "").lower() == "true"
+    return Path(values["home"]) if shares and "home" in values else None
+
+
+def _interpreter(program: Path) -> Path | None:
+    """Give the Python that runs `program`: from its first lines, or itself. `None` for others."""
+    if re.fullmatch(r"python[\d.]*", program.name):
+        return program
+    with program.open("rb") as file:
+        beginning = file.read(_SCRIPT)
+    if not beginning.startswith(b"#!"):
+        return None
+    words = beginning[2:].partition(b"\n")[0].split()
+    if stub := _SHELL_STUB.search(beginning):
+        return Path(os.fsdecode(stub[1] or stub[2]))
+    if beside := _BESIDE.search(beginning):
+        return program.resolve().parent / os.fsdecode(beside[1])
+    if not words:
+        return None
+    if words[0].endswith(b"/env"):
+        name = os.fsdecode(words[-1])
+        found = shutil.which(name) if name.startswith("python") else None
+        return Path(found) if found else None
+    interpreter = Path(os.fsdecode(words[0]))
+    return interpreter if interpreter.name.startswith("python") else None
+
+
+def _cuda(packages: Mapping[str, str]) -> str | None:
+    """Version of the CUDA runtime, from its own package or from what PyTorch was built for."""
+    for name, version in packages.items():
+        if _CUDA_LIBRARY.fullmatch(name):
+            return ".".join(version.split(".")[:2])
+    local = re.search(r"\+cu(\d+)(\d)$", packages.get("torch", ""))
+    return f"{local[1]}.{local[2]}" if local else None
+
+
+def _build(program: Path, packages: Mapping[str, str]) -> str | None:
+    """Number of llama.cpp's build: what the program tells, or what the wheel's version ends in."""
+    if not packages:
+        found = _BUILD.search(_output([str(program), "--version"], VERSION_DEADLINE))
+        return (found[1] or found[2]) if found else None
+    return packages.get("xllamacpp", "").rpartition(".")[2] or None
+
+
+def _output(argv: Sequence[str], deadline: float) -> str:
+    """Run a program for what it prints within `deadline` seconds; nothing where it cannot be."""
+    names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    environment |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+    # A file and not a pipe: a grandchild that outlives the deadline cannot hold it open against us.
+    with tempfile.TemporaryFile() as output:
+        try:
+            child = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError:
+            return ""
+        try:
+            child.wait(deadline)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return ""
+        output.seek(0)
+        return output.read(_LONGEST_HELP).decode("utf-8", errors="replace")

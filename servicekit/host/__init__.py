@@ -1,0 +1,1 @@
+"""The host: kernel, processes, sockets, programs and the GPU driver."""

@@ -1,0 +1,515 @@
+"""Who holds which GPU, and how much of it: the driver asked from a distance, and what follows.
+
+The driver is asked by a child process (`gpu_child`), since a call into it may never return. While
+one has not, no second child is started and nothing is killed: a process that is torn out of a call
+can take the driver down with it. The child is simply not heard until it answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.host import procfs
+from servicekit.host.child import Child, inherited
+from servicekit.watchdog.events import Fault, GpuView
+
+if TYPE_CHECKING:
+    from collections.abc import (
+        AsyncGenerator,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
+
+    from servicekit.host.procfs import Stat
+
+LOOK_LIMIT: Final = 5.0
+"""Seconds that the driver may take to answer; a driver that must wake the card takes about two."""
+ASK_AGAIN: Final = 10.0
+"""Seconds before a child that died is replaced."""
+_KERNEL_RECORD: Final = 8192
+"""Bytes that the kernel's record of one message has at most."""
+CHILD: Final = (sys.executable, "-P", str(Path(__file__).with_name("gpu_child.py")))
+"""`-P`: our modules are named like some of the standard library, and must not stand before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU, or a slice of one, as the driver tells of it; figures in MiB."""
+
+    uuid: str
+    name: str
+    pci: str
+    used: int | None
+    """`None` where GPU and CPU share their memory."""
+    total: int | None
+    processes: Mapping[int, int | None]
+    """MiB by pid, as the driver numbers processes; `None` where it does not tell (WSL)."""
+    capability: str | None = None
+    """Compute capability, such as "12.0"."""
+    persistence: bool | None = None
+    """Whether the driver keeps it set up while nobody uses it; `None` where it has no such mode."""
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """Read the child's words."""
+        processes = {int(process["pid"]): process["mib"] for process in data["processes"]}
+        return cls(**{**data, "processes": processes})
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the GPUs found."""
+
+    view: GpuView
+    note: str = ""
+    """Why it is not `PRESENT`, in one sentence."""
+    devices: tuple[Device, ...] = ()
+    driver: str = ""
+    cuda: str = ""
+    """The newest CUDA that the driver can serve, such as "13.0"; "" where it does not tell."""
+
+
+class Gpus:
+    """Asks the driver about some GPUs, by index or UUID, from within one event loop.
+
+    Without names it asks about every GPU there is.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = CHILD,
+        limit: float = LOOK_LIMIT,
+    ) -> None:
+        self.names = tuple(names)
+        self.lost = ""
+        """Why the GPU is lost, once that is known from elsewhere: every later look says so."""
+        self._command = command
+        self._environment = inherited(os.environ if environment is None else environment)
+        self._limit = limit
+        self._talk: _Talk | None = None
+        self._reply: asyncio.Future[dict[str, Any]] | None = None
+        self._asked_at = 0.0
+        self._count = 0
+        self._start_at = 0.0
+
+    async def look(self) -> Look:
+        """Ask once; never takes longer than the limit, whatever the driver does."""
+        if self.lost:
+            return Look(GpuView.LOST, self.lost)
+        if self._reply is None or self._reply.done():  # an answer that came late is an old one
+            try:
+                self._ask()
+            except OSError as error:
+                return Look(GpuView.ABSENT, f"the NVIDIA driver cannot be asked: {error}")
+        if self._reply is None:
+            return Look(GpuView.ABSENT, "the process that asks the NVIDIA driver keeps dying")
+        try:
+            async with asyncio.timeout(self._limit):
+                reply = await asyncio.shield(self._reply)
+        except TimeoutError:
+            waited = time.monotonic() - self._asked_at
+            return Look(
+                GpuView.UNRESPONSIVE,
+                f"a call into the NVIDIA driver has not returned for {waited:.0f} s",
+            )
+        return _understood(reply)
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        if self._talk is None or self._talk.ended:
+            self._reply = None
+            if now < self._start_at:
+                return
+            self._start_at = now + ASK_AGAIN
+            self._talk = _Talk(self._command, self._environment, self._heard)
+        self._count += 1
+        self._asked_at = now
+        self._reply = asyncio.get_running_loop().create_future()
+        self._talk.say({"id": self._count, "gpus": self.names})
+
+    def _heard(self, reply: dict[str, Any]) -> None:
+        current = reply.get("id", self._count) == self._count
+        if current and self._reply is not None and not self._reply.done():
+            self._reply.set_result(reply)
+
+    def close(self) -> None:
+        """Let the child go: it ends by itself, unless a call into the driver keeps it."""
+        if self._talk is not None:
+            self._talk.close()
+
+
+def _understood(reply: Mapping[str, Any]) -> Look:
+    if "error" in reply:
+        view = GpuView.LOST if reply.get("lost") else GpuView.ABSENT
+        return Look(view, str(reply["error"]))
+    try:
+        devices = tuple(map(Device.parse, reply["devices"]))
+        driver, cuda = str(reply["driver"]), str(reply["cuda"])
+    except (KeyError, TypeError, ValueError) as error:
+        # A child of another version: servicekit was updated under a service that runs.
+        return Look(GpuView.ABSENT, f"the answer of the driver's child is not understood: {error}")
+    return Look(GpuView.PRESENT, devices=devices, driver=driver, cuda=cuda)
+
+
+class XidWatch:
+    """Hears of Xids from the driver itself, for where the kernel's log may not be read.
+
+    One child for the whole run. Where the driver has no such events (WSL), or there is no driver,
+    it ends and nothing is heard.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        deliver: Callable[[Xid], object],
+        *,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = CHILD,
+    ) -> None:
+        self._deliver = deliver
+        self._talk = _Talk(
+            (*command, "events", *names),
+            inherited(os.environ if environment is None else environment),
+            self._heard,
+        )
+
+    def _heard(self, event: dict[str, Any]) -> None:
+        if "xid" in event:
+            self._deliver(Xid(int(event["xid"]), str(event["gpu"])))
+
+    def close(self) -> None:
+        """Let the child go."""
+        self._talk.close()
+
+
+class _Talk:
+    """Lines of JSON with one child, within the running event loop."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        hear: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.ended = False
+        self._hear = hear
+        self._rest = b""
+        self._loop = asyncio.get_running_loop()
+        child_in, self._in = os.pipe2(os.O_CLOEXEC)
+        self._out, child_out = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._child = Child.spawn(command, environment, stdin=child_in, stdout=child_out)
+        except OSError:
+            os.close(self._in)
+            os.close(self._out)
+            raise
+        finally:
+            os.close(child_in)
+            os.close(child_out)
+        self._loop.add_reader(self._out, self._readable)
+
+    def say(self, request: Mapping[str, Any]) -> None:
+        """Write a request: far smaller than a pipe, so it never waits."""
+        with suppress(BrokenPipeError):  # the end of its output will tell
+            os.write(self._in, json.dumps(request).encode() + b"\n")
+
+    def _readable(self) -> None:
+        data = os.read(self._out, 1 << 16)
+        if not data:
+            self.close()
+            status = self._child.poll()
+            how = f": {status.named}" if status else ""
+            self._hear({"error": f"the process that asks the NVIDIA driver ended{how}"})
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                self._hear(json.loads(line))
+
+    def close(self) -> None:
+        """End the talk; the child ends when it next looks at its stdin."""
+        if not self.ended:
+            self.ended = True
+            self._loop.remove_reader(self._out)
+            os.close(self._in)
+            os.close(self._out)
+
+
+# Xids: what the driver reports of a GPU's faults.
+
+
+class Recovery(StrEnum):
+    """What brings a GPU back after an Xid, as NVIDIA's catalog has it."""
+
+    NONE = "none"
+    RESTART_APP = "restart the program"
+    RESET = "reset the GPU"
+    REBOOT = "reboot the host"
+
+
+RECOVERY: Final[Mapping[int, Recovery]] = {
+    **dict.fromkeys((8, 11, 13, 25, 31, 32, 39, 40, 41, 68, 69, 94), Recovery.RESTART_APP),
+    **dict.fromkeys(
+        (46, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), Recovery.RESET
+    ),
+    79: Recovery.REBOOT,
+}
+"""By Xid; one that is not listed asks for nothing, or only tells of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """One report."""
+
+    code: int
+    gpu: str
+    """UUID, or the PCI address as the kernel's log has it."""
+    pid: int | None = None
+    """The process that it is about, where the kernel's log names one."""
+    text: str = ""
+
+    @property
+    def recovery(self) -> Recovery:
+        """What brings the GPU back."""
+        return RECOVERY.get(self.code, Recovery.NONE)
+
+    def fault(self) -> Fault | None:
+        """Give the fault that ends a run after this report; `None` where the engine may go on."""
+        said = f"Xid {self.code} on GPU {self.gpu}" + (f": {self.text}" if self.text else "")
+        match self.recovery:
+            case Recovery.NONE:
+                return None
+            case Recovery.RESTART_APP:
+                return Fault(Cause.GPU_FAULT, said, Cause.GPU_FAULT.remedies[0])
+            case Recovery.RESET | Recovery.REBOOT:
+                return Fault(Cause.GPU_LOST, said, f"{self.recovery}; {Cause.GPU_LOST.remedies[1]}")
+
+
+_XID: Final = re.compile(
+    r"NVRM: Xid \(PCI:(?P<gpu>[0-9a-fA-F:.]+)\): (?P<code>\d+),?(?P<rest>.*)", re.DOTALL
+)
+_PID: Final = re.compile(r"pid='?(\d+)'?")
+
+
+def xid_in(message: str) -> Xid | None:
+    """Find an Xid in a message of the kernel's log."""
+    match = _XID.search(message)
+    if not match:
+        return None
+    pid = _PID.search(match["rest"])
+    text = re.sub(r"^\s*pid=\S+ name=\S+\s*", "", match["rest"]).strip()
+    return Xid(int(match["code"]), match["gpu"], int(pid[1]) if pid else None, text)
+
+
+class KernelWatch:
+    """Hears of Xids from the kernel's log, from now on, within the running event loop."""
+
+    def __init__(self, deliver: Callable[[Xid], object], *, log: str = "/dev/kmsg") -> None:
+        """Open it; raise `OSError` where it may not be read."""
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._log = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.lseek(self._log, 0, os.SEEK_END)
+        self._loop.add_reader(self._log, self._readable)
+
+    def _readable(self) -> None:
+        """Read one message; there may be more, and then this is called again."""
+        # A broken pipe tells of messages that were overwritten before we read them.
+        with suppress(BlockingIOError, BrokenPipeError):
+            record = os.read(self._log, _KERNEL_RECORD).decode(errors="replace")
+            if xid := xid_in(record.partition(";")[2].partition("\n")[0]):
+                self._deliver(xid)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._loop.remove_reader(self._log)
+        os.close(self._log)
+
+
+async def xids(names: Sequence[str]) -> AsyncGenerator[Xid, None]:
+    """Yield each Xid from now on: of any GPU from the kernel's log, else of `names` from NVML."""
+    heard: asyncio.Queue[Xid] = asyncio.Queue()
+    watch: KernelWatch | XidWatch
+    try:
+        watch = KernelWatch(heard.put_nowait)
+    except OSError:
+        watch = XidWatch(names, heard.put_nowait)
+    try:
+        while True:
+            yield await heard.get()
+    finally:
+        watch.close()
+
+
+def same_address(one: str, other: str) -> bool:
+    """Tell whether two PCI addresses mean one device, as 0000:03:00 and 00000000:03:00.0 do."""
+    return _address(one) == _address(other)
+
+
+def _address(text: str) -> list[int]:
+    return [int(part, 16) for part in re.split(r"[:.]", text)[:3]]
+
+
+# Attribution: whose memory it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Whose a GPU's memory is, in MiB over all GPUs that were looked at."""
+
+    engine_mib: int | None
+    """`None` where that cannot be told."""
+    leftovers: Mapping[int, int | None]
+    """By pid."""
+    strangers: Mapping[int, int | None]
+    """By pid; 0 stands for processes outside our pid namespace."""
+    ownerless_mib: int
+    """In use above the baseline, and no living process accounts for it."""
+    baseline: Mapping[str, int] = field(default_factory=dict)
+    """MiB in use by nobody, by UUID: the least that was ever seen."""
+
+
+def attribute(
+    devices: Iterable[Device],
+    *,
+    engine: Collection[int] | None,
+    leftovers: Collection[int],
+    living: Mapping[int, Stat],
+    baseline: Mapping[str, int],
+    whole_host: bool,
+) -> Holders:
+    """Say whose the memory of `devices` is. Pure.
+
+    `engine` are the live engine's pids, `None` without one; `living` is every process that can be
+    seen, and `whole_host` whether that is every process there is. What the driver cannot attribute
+    is judged by what is in use above `baseline`: the engine's while there is one, else nobody's.
+    """
+    of_engine = ownerless = 0
+    told = True
+    left: dict[int, int | None] = {}
+    strangers: dict[int, int | None] = {}
+    least = dict(baseline)
+    for device in devices:
+        listed = accounted = 0
+        known = True
+        for pid, mib in device.processes.items():
+            known = known and mib is not None
+            if engine is not None and pid in engine:
+                listed += mib or 0
+            elif pid in leftovers:
+                left[pid] = _sum(left.get(pid, 0), mib)
+                accounted += mib or 0
+            elif pid in living or not whole_host:
+                owner = pid if pid in living else 0
+                strangers[owner] = _sum(strangers.get(owner, 0), mib)
+                accounted += mib or 0
+        if device.used is None:  # memory shared with the CPU: what is free there tells nothing
+            of_engine += listed
+            continue
+        rest = max(0, device.used - accounted - listed)
+        base = least.get(device.uuid)
+        if engine is not None and not listed:
+            # Not told (WSL), or not by a pid that means anything here: it is ours by its growth.
+            told = told and base is not None
+            of_engine += max(0, rest - (rest if base is None else base))
+            continue
+        of_engine += listed
+        if known or engine is None:
+            least[device.uuid] = min(rest, rest if base is None else base)
+        ownerless += max(0, rest - least.get(device.uuid, rest))
+    return Holders(of_engine if told else None, left, strangers, ownerless, least)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def holds_gpu(process: Stat, memory: procfs.Memory) -> bool:
+    """Tell whether a process has a GPU's memory open, even one whose leader is a zombie.
+
+    Who only watches a GPU opens the same devices, but the unified-memory device is mapped by none
+    but a CUDA context. On WSL there is one device for everything, and who has it open may hold.
+    """
+    links = set(procfs.links(process.pid))
+    if "/dev/dxg" in links:
+        return True
+    if "/dev/nvidia-uvm" not in links:
+        return False
+    paths = [f"/proc/{process.pid}/maps"]
+    if process.state == "Z":
+        paths = [f"/proc/{process.pid}/task/{tid}/maps" for tid in procfs.threads(process.pid)]
+    return any(b"/dev/nvidia-uvm" in maps for maps in memory.read(paths).values())
+
+
+def sees_whole_host() -> bool:
+    """Tell whether our pid namespace is the host's own: its inode number is fixed in the kernel."""
+    return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC  # noqa: PLR2004 - PROC_PID_INIT_INO
+
+
+# One profile per GPU.
+
+
+class Lock:
+    """Keeps a GPU for one profile at a time, as long as the process lives.
+
+    It is a name in the abstract socket namespace: the kernel frees it with its process, it needs no
+    directory that services of different accounts could all write to, and no sandbox hides it.
+    """
+
+    def __init__(self, profile: str) -> None:
+        self._profile = profile
+        self._held: dict[str, tuple[socket.socket, socket.socket]] = {}
+
+    def take(self, gpus: Iterable[str]) -> str:
+        """Keep `gpus`, named by UUID; return the profile that already holds one of them, or ""."""
+        for gpu in gpus:
+            if gpu not in self._held:
+                lock, name = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in "12")
+                try:
+                    lock.bind(f"\0{_lock_name(gpu)}")
+                    name.bind(f"\0{_lock_name(gpu)}/{self._profile}")
+                except OSError:
+                    lock.close()
+                    name.close()
+                    return _lock_holder(gpu)
+                self._held[gpu] = lock, name
+        return ""
+
+    def release(self) -> None:
+        """Let all GPUs go."""
+        for sockets in self._held.values():
+            for one in sockets:
+                one.close()
+        self._held.clear()
+
+
+def _lock_name(gpu: str) -> str:
+    return f"servicekit/gpu/{gpu}"
+
+
+def _lock_holder(gpu: str) -> str:
+    """Find the name that the holder left beside its lock."""
+    start = f"@{_lock_name(gpu)}/"
+    for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
+        name = line.rpartition(" ")[2]
+        if name.startswith(start):
+            return name.removeprefix(start)
+    return "another profile"

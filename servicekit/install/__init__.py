@@ -1,0 +1,1 @@
+"""Text becomes files: all of them or none, remembered in a manifest."""

@@ -1,0 +1,1 @@
+"""Measuring a running service: acceptance gates, benchmarks and comparisons."""

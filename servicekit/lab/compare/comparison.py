@@ -1,0 +1,245 @@
+"""Results that match, side by side: every figure with its verdict, and what to know. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from servicekit.errors import UserError
+from servicekit.lab.bench.figures import WHOLES, Whole
+from servicekit.lab.bench.report import doubts
+from servicekit.lab.bench.values import FIGURES
+from servicekit.lab.compare.judgement import Judgement, judge, relative
+from servicekit.lab.compare.matching import refuse_mismatch
+from servicekit.lab.compare.traps import Trap, traps
+from servicekit.profiles.findings import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from servicekit.lab.bench.values import Case, Conditions, Figure, Result, Statistics, Suite
+
+MOST: Final = 8
+"""Runs that one comparison takes: as many colours as people tell apart."""
+UNKNOWN: Final = {
+    "kv_precision": ("the precision of the KV cache", "?"),
+    "thinking": ("whether the model thinks", None),
+}
+"""Conditions that may be unknown: how they are called, and how they then read."""
+
+
+class Run(NamedTuple):
+    """One run, and the letter that it goes by here."""
+
+    letter: str
+    result: Result
+
+    @property
+    def engine(self) -> str:
+        """Engine and version."""
+        return f"{self.result.engine} {self.result.fingerprint.engine or '?'}"
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Why its figures are worth less than others; empty where nothing is known."""
+        return tuple(doubts(self.result))
+
+
+class Value(NamedTuple):
+    """One figure of one run in one case."""
+
+    run: str
+    """Letter of the run."""
+    value: float | None
+    """The median; of a whole case, the value. `None` where it was not measured."""
+    statistics: Statistics | None
+    """`None` where there is no spread: of a whole case, and of what was not measured."""
+    change: float | None
+    """Part of the first run's value by which this one is more; `None` for the first itself."""
+    judgement: Judgement | None
+    """Against the first run; `None` for the first itself, and where there is no spread."""
+
+
+class Row(NamedTuple):
+    """One figure of one case, of every run."""
+
+    figure: Figure | Whole
+    values: tuple[Value, ...]
+
+
+class Section(NamedTuple):
+    """One case, with every figure that any run has."""
+
+    case: str
+    conditions: Conditions
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that is said of some runs."""
+
+    suite: Suite
+    runs: tuple[Run, ...]
+    sections: tuple[Section, ...]
+    traps: tuple[Trap, ...]
+    notes: tuple[str, ...]
+    """What keeps the runs from being alike, and what is not known of them; a sentence each."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program. Figures of the unit "%" are parts of one."""
+        return {
+            "suite": self.suite.model_dump(mode="json"),
+            "runs": [_run_json(run) for run in self.runs],
+            "cases": [
+                {
+                    "case": section.case,
+                    "conditions": section.conditions.model_dump(mode="json"),
+                    "figures": [_row_json(row) for row in section.rows],
+                }
+                for section in self.sections
+            ],
+            "traps": [trap._asdict() for trap in self.traps],
+            "notes": list(self.notes),
+        }
+
+
+def compared(results: Sequence[Result]) -> Comparison:
+    """Put `results` side by side, each against the first.
+
+    Raises `UserError` for fewer than two, for the same twice, and where they do not match.
+    """
+    names = [result.name for result in results]
+    if len(results) < 2:  # noqa: PLR2004 - one has no other side
+        raise UserError("one run cannot be compared with itself alone", hint="name a second one")
+    if len(results) > MOST:
+        raise UserError(f"{len(results)} runs are too many to read; compare {MOST} at most")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(printable(f'"{twice[0]}" is named twice'), hint="name each run once")
+    refuse_mismatch(results)
+    runs = tuple(Run(*pair) for pair in zip(ascii_uppercase, results, strict=False))
+    letters = [run.letter for run in runs]
+    return Comparison(
+        suite=results[0].suite,
+        runs=runs,
+        sections=tuple(_sections(runs)),
+        traps=traps(results, letters),
+        notes=tuple(_notes(runs)),
+    )
+
+
+def _sections(runs: Sequence[Run]) -> Iterator[Section]:
+    """Give every case of the first run that another one has, too."""
+    first, *others = runs
+    for case in first.result.cases:
+        cases = {run.letter: run.result.case(case.name) for run in runs}
+        if case.samples and any(_measured(cases[other.letter]) for other in others):
+            yield Section(case.name, case.conditions, tuple(_rows(case, cases)))
+
+
+def _measured(case: Case | None) -> bool:
+    return case is not None and bool(case.samples)
+
+
+def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[Row]:
+    for figure in FIGURES:
+        values = tuple(_of_samples(figure, first, letter, case) for letter, case in cases.items())
+        if any(each.value is not None for each in values):
+            yield Row(figure, values)
+    for whole in WHOLES:
+        values = tuple(_of_case(whole, first, letter, case) for letter, case in cases.items())
+        if any(each.value is not None for each in values):
+            yield Row(whole, values)
+
+
+def _of_samples(figure: Figure, first: Case, letter: str, case: Case | None) -> Value:
+    found = case.statistics(figure) if case else None
+    judgement = judge(figure, first, case) if case and case is not first else None
+    return Value(
+        run=letter,
+        value=found.median if found else None,
+        statistics=found,
+        change=judgement.change if judgement else None,
+        judgement=judgement,
+    )
+
+
+def _of_case(whole: Whole, first: Case, letter: str, case: Case | None) -> Value:
+    value = whole.of(case) if case else None
+    change = None if case is first else relative(whole.of(first), value)
+    return Value(letter, value, None, change, None)
+
+
+def _notes(runs: Sequence[Run]) -> Iterator[str]:
+    first, *others = runs
+    for run in others:
+        if found := tuple(_unlike(first.result, run.result)):
+            yield f"{run.letter} is not like {first.letter} in {', '.join(found)}"
+    conditions = [case.conditions for run in runs for case in run.result.cases]
+    for name, (spelt, unknown) in UNKNOWN.items():
+        if any(getattr(each, name) == unknown for each in conditions):
+            yield f"{spelt} is not told, so that it was the same is not shown"
+    for run in others:
+        for one, two in ((first, run), (run, first)):
+            lacking = [name for name in _names(one.result) if name not in _names(two.result)]
+            if lacking:
+                yield f"{one.letter} has measured {', '.join(lacking)}, {two.letter} has not"
+
+
+def _names(result: Result) -> list[str]:
+    return [case.name for case in result.cases if case.samples]
+
+
+def _unlike(first: Result, other: Result) -> Iterator[str]:
+    """Name what differs in what was measured, with both values where a person can read them."""
+    mine, others = first.fingerprint, other.fingerprint
+    for name, one, two in (
+        ("engine", Run("", first).engine, Run("", other).engine),
+        ("GPU", mine.gpu or "none", others.gpu or "none"),
+        ("driver", mine.driver or "none", others.driver or "none"),
+        ("model", first.model, other.model),
+        ("drafter", first.drafter or "none", other.drafter or "none"),
+        ("servicekit", mine.servicekit, others.servicekit),
+    ):
+        if one != two:
+            yield f"{name} ({one}, {two})"
+    if first.model == other.model and mine.model != others.model:
+        yield "the model's files"
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    result = run.result
+    return {
+        "run": run.letter,
+        "name": result.name,
+        "profile": result.profile,
+        "engine": result.engine,
+        "model": result.model,
+        "drafter": result.drafter,
+        "fingerprint": asdict(result.fingerprint),
+        "verified": result.verified,
+        "complete": result.complete,
+        "marks": list(run.marks),
+        "pools": result.pools.model_dump(mode="json"),
+        "started": result.started,
+    }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    figure = row.figure
+    return {
+        "figure": figure.name,
+        "unit": figure.unit,
+        "values": [
+            {
+                "run": each.run,
+                "value": each.value,
+                "statistics": each.statistics._asdict() if each.statistics else None,
+                "change": each.change,
+                "verdict": each.judgement.verdict.value if each.judgement else None,
+                "noise": each.judgement.noise if each.judgement else None,
+            }
+            for each in row.values
+        ],
+    }

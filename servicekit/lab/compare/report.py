@@ -1,0 +1,177 @@
+"""A comparison as one page of HTML that needs nothing else: no network, no script, no font."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from markupsafe import Markup
+
+from servicekit import __version__
+from servicekit.lab.bench.figures import WHOLES, percent, spread, worst
+from servicekit.lab.bench.values import FIGURES
+from servicekit.lab.compare.charts import chart
+from servicekit.lab.compare.drawing import drawn
+from servicekit.lab.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Verdict
+from servicekit.lab.compare.words import MEANINGS, conditions_in_words, run_in_words, suite_in_words
+from servicekit.service.render import rendered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servicekit.lab.bench.figures import Whole
+    from servicekit.lab.bench.values import Figure
+    from servicekit.lab.compare.comparison import Comparison, Row, Value
+
+TEMPLATE: Final = "comparison.html.j2"
+SIGNS: Final = {
+    Verdict.BETTER: "▲",
+    Verdict.WORSE: "▼",
+    Verdict.SAME: "=",
+    Verdict.UNKNOWN: "?",
+}
+"""Beside each verdict, for whoever sees no colours."""
+
+
+class _Cell(NamedTuple):
+    """One verdict."""
+
+    sign: str
+    verdict: str
+    change: str
+
+
+class _Line(NamedTuple):
+    """One row of the table beside a chart."""
+
+    case: str
+    letter: str
+    profile: str
+    first: bool
+    """Whether it is the first of its case."""
+    rows: int
+    """How many the case has."""
+    value: str
+    p99: str
+    samples: str
+    cell: _Cell
+
+
+class _Figure(NamedTuple):
+    """One figure: a chart, and the table that says the same."""
+
+    title: str
+    unit: str
+    meaning: str
+    alternative: str
+    """What the chart is, for whoever does not see it."""
+    svg: Markup
+    spread: bool
+    """Whether it has a spread, and so a verdict."""
+    timed: bool
+    """Whether it is a time, and so has a p99."""
+    lines: tuple[_Line, ...]
+
+
+class _Overview(NamedTuple):
+    """The verdicts about one run in one case."""
+
+    run: str
+    case: str
+    cells: tuple[_Cell, ...]
+
+
+def page(comparison: Comparison, *, at: str) -> str:
+    """Write the page, made `at` that time. Raises `UserError` where charts cannot be drawn."""
+    shown = [figure for figure in (*FIGURES, *WHOLES) if _rows(comparison, figure)]
+    charts = [chart(figure, comparison) for figure in shown]
+    pictures = drawn(each.spec for each in charts)
+    figures = [
+        _Figure(
+            title=figure.label.capitalize(),
+            unit=figure.unit,
+            meaning=MEANINGS[figure.name],
+            alternative=f"{each.kind} of {figure.label} in {figure.unit}, for every case and run; "
+            "the table beside it has the same values.",
+            svg=Markup(picture),  # noqa: S704 - drawn here, with its texts escaped
+            spread=figure in FIGURES,
+            timed=figure.unit == "s",
+            lines=tuple(_lines(comparison, figure)),
+        )
+        for figure, each, picture in zip(shown, charts, pictures, strict=True)
+    ]
+    return rendered(
+        TEMPLATE,
+        title=", ".join(f"{run.letter} {run.result.profile}" for run in comparison.runs),
+        first=comparison.runs[0].result.profile,
+        letters=[run.letter for run in comparison.runs],
+        at=at,
+        version=__version__,
+        suite=suite_in_words(comparison.suite),
+        runs=[run_in_words(run) for run in comparison.runs],
+        cases=[(each.case, conditions_in_words(each.conditions)) for each in comparison.sections],
+        overview=tuple(_overview(comparison)),
+        headings=[figure.label for figure in FIGURES],
+        traps=comparison.traps,
+        notes=[f"{note[0].upper()}{note[1:]}." for note in comparison.notes],
+        figures=figures,
+        fewest=FEWEST,
+        enough=ENOUGH,
+        precision=f"{PRECISION:.0%}".replace("%", " %"),
+        clock=f"{CLOCK * 1000:.0f} ms",
+        left_out=f"{LEFT_OUT:.0%}".replace("%", " %"),
+    )
+
+
+def _rows(comparison: Comparison, figure: Figure | Whole) -> list[tuple[str, Row]]:
+    return [
+        (section.case, row)
+        for section in comparison.sections
+        for row in section.rows
+        if row.figure is figure
+    ]
+
+
+def _lines(comparison: Comparison, figure: Figure | Whole) -> Iterator[_Line]:
+    profiles = {run.letter: run.result.profile for run in comparison.runs}
+    for case, row in _rows(comparison, figure):
+        for index, value in enumerate(row.values):
+            found = value.statistics
+            yield _Line(
+                case=case,
+                letter=value.run,
+                profile=profiles[value.run],
+                first=index == 0,
+                rows=len(row.values),
+                value=spread(value.value, found, figure.unit),
+                p99=worst(figure, found),
+                samples=f"{found.samples:,}" if found else "",
+                cell=_cell(value),
+            )
+
+
+def _cell(value: Value) -> _Cell:
+    verdict = value.judgement.verdict if value.judgement else None
+    return _Cell(
+        sign=SIGNS[verdict] if verdict else "",
+        verdict=verdict.value if verdict else "",
+        change=percent(value.change),
+    )
+
+
+def _overview(comparison: Comparison) -> Iterator[_Overview]:
+    for run in comparison.runs[1:]:
+        for section in comparison.sections:
+            values = {
+                row.figure.name: value
+                for row in section.rows
+                for value in row.values
+                if value.run == run.letter
+            }
+            cells = [values.get(figure.name) for figure in FIGURES]
+            if all(each is None or each.value is None for each in cells):
+                continue  # it has not measured this case
+            yield _Overview(
+                run=f"{run.letter} {run.result.profile}",
+                case=section.case,
+                cells=tuple(_cell(each) if each else _Cell("", "", "") for each in cells),
+            )

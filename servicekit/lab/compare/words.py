@@ -1,0 +1,87 @@
+"""How suites, runs and conditions are said, on a terminal and on a page. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.lab.bench.values import Conditions, Pools, Suite
+    from servicekit.lab.compare.comparison import Run
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "ttft": "From sending the request to the first token, thought or said.",
+    "visible": "From sending the request to the first token of the answer itself.",
+    "prefill": "Tokens of the prompt that were not cached, over the time to the first token.",
+    "decode": "Tokens after the first, over the time after the first.",
+    "done": "From sending the request to the end of the answer: what a person waits for.",
+    "throughput": "Tokens of all answers together, over the time that all of them took.",
+    "acceptance": "Part of the drafted tokens that the model accepted, as the engine counted.",
+    "acceptance_length": "Tokens that one verification of a draft yields, as the engine counted.",
+    "correctness": "Part of the questions with a known answer that were answered with it.",
+}
+"""What each figure is, by its name."""
+
+
+class Told(NamedTuple):
+    """A run in words."""
+
+    letter: str
+    name: str
+    profile: str
+    engine: str
+    model: str
+    host: str
+    pool: str
+    verified: str
+    """What its verification says; empty where there is none that holds, which `marks` say."""
+    marks: tuple[str, ...]
+
+
+def suite_in_words(suite: Suite) -> str:
+    """Name, version and the beginning of the hash."""
+    return f"{suite.name} version {suite.version} ({suite.hash[:12]})"
+
+
+def run_in_words(run: Run) -> Told:
+    """Everything that a reader must know of a run."""
+    result, bound = run.result, run.result.fingerprint
+    drafter = f" with {result.drafter}" if result.drafter else ""
+    driver = f", driver {bound.driver}" if bound.driver else ""
+    return Told(
+        letter=run.letter,
+        name=result.name,
+        profile=result.profile,
+        engine=run.engine,
+        model=f"{result.model}{drafter}",
+        host=f"{bound.gpu}{driver}" if bound.gpu else "no GPU",
+        pool=pool_in_words(result.pools),
+        verified=result.standing if result.verified else "",
+        marks=run.marks,
+    )
+
+
+def pool_in_words(pools: Pools) -> str:
+    """What the KV pool holds, of what was asked for."""
+    holds = "not told" if pools.physical is None else f"{pools.physical:,} tokens"
+    return holds if pools.requested is None else f"{holds}, {pools.requested:,} asked for"
+
+
+def conditions_in_words(conditions: Conditions) -> str:
+    """What was equal for every run, the most telling first."""
+    thinking = {True: "thinking on", False: "thinking off", None: "thinking unknown"}
+    sampling = conditions.sampling
+    wanted = conditions.prompt_tokens
+    prompt = f"{wanted:,} tokens of prompt" if wanted else "a question alone"
+    exactly = "exactly" if conditions.exact_output else "up to"
+    return ", ".join([
+        prompt,
+        f"{exactly} {conditions.max_tokens:,} tokens of answer",
+        f"{conditions.concurrency:,} at once",
+        f"context {conditions.context:,}",
+        f"KV {conditions.kv_precision}",
+        f"{conditions.prefix.value} prefix",
+        thinking[conditions.thinking],
+        f"temperature {sampling.temperature:g}, seed {sampling.seed}",
+    ])  # fmt: skip

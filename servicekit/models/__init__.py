@@ -1,0 +1,1 @@
+"""Models: the hub, weights on disk, and what they need of the GPU."""

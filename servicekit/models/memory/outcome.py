@@ -1,0 +1,143 @@
+"""What a memory plan comes to: parts, figures, and a verdict with the levers to pull. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from servicekit.models.memory.units import GIB, gib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+COMFORT: Final = GIB // 4
+"""Bytes that should stay free when everything is running."""
+DOUBT: Final = GIB // 2
+"""What the estimates may be off by in all. A shortage within it is `tight`, not `does-not-fit`: a
+start that would succeed is not refused for a guess."""
+
+
+class PartName(StrEnum):
+    """What GPU memory goes to, in the order in which an engine takes it."""
+
+    RUNTIME = "runtime"
+    WEIGHTS = "weights"
+    DRAFTER = "drafter"
+    STATES = "state pool"
+    KV = "KV pool"
+    INTERMEDIATE = "intermediate states"
+    GRAPHS = "CUDA graphs"
+    TRANSIENTS = "transients"
+    FREE = "free"
+
+
+POOLED: Final = (
+    PartName.RUNTIME,
+    PartName.WEIGHTS,
+    PartName.DRAFTER,
+    PartName.STATES,
+    PartName.KV,
+    PartName.INTERMEDIATE,
+)
+"""What stands when the pools do: the rest is what SGLang logs as `Memory pool end. avail mem`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One item of the budget. `free` is negative where the memory is short."""
+
+    name: PartName
+    bytes: int
+    detail: str = ""
+    estimated: bool = False
+    """Whether it is measured elsewhere or guessed, not worked out; docs/memory.md says from what.
+    """
+
+
+class Verdict(StrEnum):
+    """Whether a recipe fits, from good to bad."""
+
+    FITS = "fits"
+    TIGHT = "tight"
+    DOES_NOT_FIT = "does-not-fit"
+
+
+_RANK: Final = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a plan, and what would mend it, the first lever first."""
+
+    verdict: Verdict
+    reason: str
+    levers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The memory plan of one recipe on one GPU."""
+
+    title: str
+    total: int
+    """Bytes of GPU memory that the plan is for; the parts add up to it."""
+    parts: tuple[Part, ...]
+    kv_tokens: int
+    """Tokens that the physical pool holds, as the engine will report them."""
+    slots: int | None
+    """State slots (SGLang) or server slots (llama.cpp); `None` where the engine has none."""
+    concurrency: int
+    """Requests served at once."""
+    effective_context: int
+    """Tokens that one request can use: the smaller of the declared length and the pool."""
+    usable_input: int
+    """Tokens of input that the engine accepts in one request."""
+    balanced_ratio: float | None
+    """State ratio at which both pools run out together, for requests of `average_length`."""
+    average_length: int
+    verdict: Verdict
+    reason: str
+    levers: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def bytes_of(self, *names: PartName) -> int:
+        """Add up the parts called `names`."""
+        return sum(part.bytes for part in self.parts if part.name in names)
+
+    @property
+    def free(self) -> int:
+        """Bytes that stay free while a request runs; negative where they are short."""
+        return self.bytes_of(PartName.FREE)
+
+    @property
+    def left_after_pools(self) -> int:
+        """Bytes left when weights and pools stand: SGLang logs them as `Memory pool end`."""
+        return self.total - self.bytes_of(*POOLED)
+
+
+def judge(
+    findings: Iterable[Finding], fits: str
+) -> tuple[Verdict, str, tuple[str, ...], tuple[str, ...]]:
+    """Return verdict, reason, levers and notes: the first of the worst findings speaks.
+
+    `fits` is the reason where nothing was found. Levers of the finding that speaks come first, each
+    said once.
+    """
+    ranked = sorted(findings, key=lambda finding: -_RANK[finding.verdict])
+    if not ranked:
+        return Verdict.FITS, fits, (), ()
+    first, *others = ranked
+    levers = dict.fromkeys(lever for finding in ranked for lever in finding.levers)
+    return first.verdict, first.reason, tuple(levers), tuple(finding.reason for finding in others)
+
+
+def with_free(parts: Iterable[Part], total: int) -> tuple[Part, ...]:
+    """Return `parts` and what is left of `total` behind them, negative where they exceed it."""
+    known = tuple(parts)
+    left = total - sum(part.bytes for part in known)
+    estimated = any(part.estimated for part in known)
+    return (
+        *known,
+        Part(PartName.FREE, left, "" if left >= 0 else f"{gib(-left)} short", estimated=estimated),
+    )

@@ -1,0 +1,115 @@
+"""Where geometries come from: our tables, a checkpoint, a GGUF. The only part that reads files."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit import data
+from servicekit.errors import UserError
+from servicekit.models.memory.description import geometry_from_config, geometry_from_table
+from servicekit.models.memory.gguf import Header, geometry_from_header, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from servicekit.models.memory.geometry import Geometry
+
+LARGEST_CONFIG: Final = 4 << 20
+"""Bytes of a `config.json` beyond which it is not read."""
+_PART: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf\Z")
+
+
+@cache
+def _tables() -> tuple[Mapping[str, Any], ...]:
+    return tuple(tomllib.loads(data.read("models", name)) for name in data.names("models"))
+
+
+def known_checkpoints() -> tuple[str, ...]:
+    """Return the ids of the checkpoints that servicekit has geometry for."""
+    return tuple(one["id"] for table in _tables() for one in table["checkpoints"])
+
+
+def known_geometry(checkpoint: str) -> Geometry | None:
+    """Return the geometry of `checkpoint` from our own tables, or `None` where it is not there."""
+    for table in _tables():
+        if any(one["id"] == checkpoint for one in table["checkpoints"]):
+            return geometry_from_table(table, checkpoint)
+    return None
+
+
+def geometry_from_gguf(path: Path) -> Geometry:
+    """Read the geometry of a GGUF file from its header, or from those of all parts of a split one.
+
+    Raises `UserError` for a file that is missing, damaged, or no language model.
+    """
+    headers = [_header(part) for part in _parts(path)]
+    tensors = {name: size for header in headers for name, size in header.tensors.items()}
+    return geometry_from_header(Header(headers[0].metadata, tensors), checkpoint=path.name)
+
+
+def _parts(path: Path) -> Iterator[Path]:
+    match = _PART.match(path.name)
+    if match is None:
+        yield path
+        return
+    for number in range(1, int(match[3]) + 1):
+        yield path.with_name(f"{match[1]}-{number:05d}-of-{match[3]}.gguf")
+
+
+def _header(path: Path) -> Header:
+    try:
+        with path.open("rb") as stream:
+            return read_header(stream, path.stat().st_size, path.name)
+    except OSError as error:
+        raise UserError(f'"{path}" cannot be read: {error.strerror or error}') from None
+
+
+def geometry_from_directory(path: Path) -> Geometry:
+    """Read the geometry of a local checkpoint from `config.json` and the sizes of its weights.
+
+    Raises `UserError` for a directory without a readable `config.json`, or a model whose pools are
+    not known.
+    """
+    config = path / "config.json" if path.is_dir() else path
+    try:
+        with config.open("rb") as stream:
+            text = stream.read(LARGEST_CONFIG + 1)
+        weights = sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
+    except OSError as error:
+        raise UserError(f'"{config}" cannot be read: {error.strerror or error}') from None
+    if len(text) > LARGEST_CONFIG:
+        raise UserError(
+            f'"{config}" is longer than {LARGEST_CONFIG} bytes: it is no model\'s configuration'
+        )
+    try:
+        table = json.loads(text)
+    except ValueError:
+        raise UserError(f'"{config}" is not JSON') from None
+    if not isinstance(table, dict):
+        raise UserError(f'"{config}" is not a table')
+    return geometry_from_config(table, checkpoint=path.name, weights=weights or None)
+
+
+def find_geometry(checkpoint: str, path: Path | None = None) -> Geometry:
+    """Return the geometry of `checkpoint`, from our tables or else from `path` on this host.
+
+    `path` may be a GGUF file, a checkpoint's directory or its `config.json`. Raises `UserError`
+    where nothing tells.
+    """
+    if (known := known_geometry(checkpoint)) is not None:
+        return known
+    place = path if path is not None else Path(checkpoint)
+    if place.suffix == ".gguf":
+        return geometry_from_gguf(place)
+    if place.is_dir() or place.suffix == ".json":
+        return geometry_from_directory(place)
+    known_ids = ", ".join(known_checkpoints())
+    raise UserError(
+        f'the geometry of the model "{checkpoint}" is not known',
+        hint=f"give its local directory or GGUF file; known are {known_ids}",
+    )

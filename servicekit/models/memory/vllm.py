@@ -1,0 +1,390 @@
+"""vLLM's budget: what `--gpu-memory-utilization` leaves for blocks, and what they serve.
+
+Read in vLLM 0.32.0: `v1/worker/gpu_worker.py` (`determine_available_memory`) and
+`engine/arg_utils.py`.
+
+    available = memory * utilization - weights - peak of a profiling run - estimate of the graphs
+    blocks    = available / bytes of a block                                 (see `vllm_blocks`)
+
+Bytes throughout. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from servicekit.errors import UserError
+from servicekit.models.memory.geometry import SIXTEEN_BITS, elements, mtp_parameters
+from servicekit.models.memory.outcome import (
+    COMFORT,
+    DOUBT,
+    Budget,
+    Finding,
+    Part,
+    PartName,
+    Verdict,
+    judge,
+    with_free,
+)
+from servicekit.models.memory.units import GIB, counted, gib, product, short
+from servicekit.models.memory.vllm_blocks import (
+    KERNEL_BLOCK,
+    NO_DRAFTS,
+    Blocks,
+    DraftLayers,
+    block_layout,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from servicekit.models.memory.geometry import Caution, Drafter, Geometry
+    from servicekit.models.memory.recipe import Recipe
+
+VERSION: Final = "0.32.0"
+UTILIZATION: Final = 0.92
+HIGHEST_UTILIZATION: Final = 0.96
+"""The largest of the public starts on one RTX 5090."""
+FEW_SEQUENCES: Final = 8
+"""`--max-num-seqs` of the largest pool on vLLM's recipe page."""
+BATCHED_TOKENS: Final = 2048
+SEQUENCES: Final = 256
+LARGE_GPU: Final = 70 * GIB
+LARGE_BATCHED_TOKENS: Final = 8192
+LARGE_SEQUENCES: Final = 1024
+"""Defaults of the API server, and from where on they are larger (`get_batch_defaults`)."""
+RUNTIME: Final = round(0.44 * GIB)
+SAMPLER_ROW: Final = 12
+"""Bytes for each sequence and word of the vocabulary while sampling: three FP32 rows."""
+SPECULATION: Final = round(0.10 * GIB)
+"""What the profiling run sees beyond weights and activations. Estimated: these three, and the
+vision encoder in the model's table, are fitted to five published pools and give each of them to the
+block."""
+GRAPH: Final = round(0.46 * GIB / 51)
+"""Graphs of one batch size. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published
+log, over the 51 sizes that the default of 256 sequences brings."""
+LEAST_GRAPHS: Final = round(0.10 * GIB)
+"""What capturing takes for however few sizes. Estimated, as for SGLang."""
+LARGEST_GRAPH: Final = 512
+STARTUP: Final = round(0.35 * GIB)
+"""What CUDA takes before vLLM compares free memory with what it may use. Estimated, as for SGLang.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """A drafter as the budget sees it."""
+
+    method: str = ""
+    layers: DraftLayers = NO_DRAFTS
+    weights: int = 0
+    detail: str = ""
+    known: bool = True
+    checked: bool = True
+    """Whether how its layers are grouped was checked against a start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The recipe's options as the engine resolves them on one GPU."""
+
+    total: int
+    kv_dtype: str
+    speculation: Speculation
+    utilization: float
+    pinned: int | None
+    """`--kv-cache-memory-bytes`."""
+    sequences: int
+    batched_tokens: int
+    eager: bool
+    text_only: bool
+    length: int | None
+    """`max_model_len`; `None` means as long as fits."""
+    blocks: Blocks
+
+
+def resolve(recipe: Recipe, geometry: Geometry, total: int) -> Setting:
+    """Resolve the recipe's options on a GPU of `total` usable bytes.
+
+    Raises `UserError` for a model spread over several GPUs, and for a type of unknown size.
+    """
+    for option in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
+        if (recipe.integer(option) or 1) > 1:
+            raise UserError(f'the plan is for one GPU: option "{option}" spreads the model')
+    kv_dtype = recipe.text("kv-cache-dtype", "auto")
+    kv_dtype = geometry.kv_dtype if kv_dtype == "auto" else kv_dtype
+    state_dtype = recipe.text("mamba-ssm-cache-dtype", "auto")
+    if state_dtype == "auto":
+        state_dtype = geometry.recurrent.dtype if geometry.recurrent else "float32"
+    speculation = _speculation(recipe, geometry)
+    large = total >= LARGE_GPU
+    batched = recipe.integer("max-num-batched-tokens")
+    batched = batched or (LARGE_BATCHED_TOKENS if large else BATCHED_TOKENS)
+    sequences = recipe.integer("max-num-seqs")
+    return Setting(
+        total=total,
+        kv_dtype=kv_dtype,
+        speculation=speculation,
+        utilization=recipe.number("gpu-memory-utilization") or UTILIZATION,
+        pinned=recipe.integer("kv-cache-memory-bytes"),
+        sequences=sequences or (LARGE_SEQUENCES if large else SEQUENCES),
+        batched_tokens=batched,
+        eager=recipe.flag("enforce-eager"),
+        text_only=_text_only(recipe),
+        length=_declared_length(recipe, geometry),
+        blocks=block_layout(
+            geometry,
+            kv_dtype=kv_dtype,
+            state_dtype=state_dtype,
+            aligned=_aligned(recipe),
+            drafts=speculation.layers,
+            batched_tokens=batched,
+            block_size=recipe.integer("block-size") or KERNEL_BLOCK,
+        ),
+    )
+
+
+def _declared_length(recipe: Recipe, geometry: Geometry) -> int | None:
+    if recipe.options.get("max-model-len") in {"auto", "-1", -1}:
+        return None
+    return recipe.integer("max-model-len") or recipe.context_requested or geometry.context
+
+
+def _text_only(recipe: Recipe) -> bool:
+    """Whether no image is ever encoded: the vision tower is then not loaded."""
+    limits = recipe.table("limit-mm-per-prompt")
+    return recipe.flag("language-model-only") or (bool(limits) and not any(limits.values()))
+
+
+def _aligned(recipe: Recipe) -> bool:
+    """Whether states are cached at block boundaries, which prefix caching asks for by default."""
+    off = recipe.flag("no-enable-prefix-caching")
+    off = off or recipe.options.get("enable-prefix-caching") is False
+    return recipe.text("mamba-cache-mode", "none" if off else "align") == "align"
+
+
+def _speculation(recipe: Recipe, geometry: Geometry) -> Speculation:
+    """Resolve `--speculative-config`: the checkpoint's own head, or a drafter that is known."""
+    config = {**recipe.table("speculative-config"), **recipe.table("sc")}
+    if not config:
+        return Speculation()
+    method = str(config.get("method", ""))
+    tokens = config.get("num_speculative_tokens")
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
+        raise UserError(
+            'speculative-config: "num_speculative_tokens" must be a positive number, '
+            f"not {tokens!r}"
+        )
+    if "mtp" in method:
+        return Speculation(
+            method=method,
+            layers=DraftLayers(tokens=tokens, full=geometry.mtp_layers),
+            weights=elements(mtp_parameters(geometry), "bfloat16"),
+            detail="the head inside the checkpoint, at BF16",
+        )
+    if method in {"ngram", "suffix"}:
+        return Speculation(method=method, layers=DraftLayers(tokens=tokens), detail=method)
+    name = str(config.get("model") or recipe.drafter or "")
+    if (drafter := geometry.drafter(name)) is None:
+        return Speculation(
+            method=method, layers=DraftLayers(tokens=tokens), detail=name, known=False
+        )
+    return Speculation(
+        method=method,
+        layers=_draft_layers(drafter, geometry, tokens),
+        weights=drafter.weights,
+        detail=drafter.id,
+        checked=False,
+    )
+
+
+def _draft_layers(drafter: Drafter, geometry: Geometry, tokens: int) -> DraftLayers:
+    """Count a drafter's layers as so many of the target's: pages of both kinds are equally long."""
+    count = drafter.kv_elements // (2 * geometry.kv_heads * geometry.head_dim)
+    if drafter.window is None:
+        return DraftLayers(tokens=tokens, full=count)
+    return DraftLayers(tokens=tokens, windowed=count, window=drafter.window)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What the profiling run takes, and what it leaves."""
+
+    weights: int
+    transients: int
+    graphs: int
+    available: int
+    """Bytes for blocks; negative where there are none."""
+    count: int
+    """Blocks."""
+
+
+def shares(setting: Setting, geometry: Geometry) -> Shares:
+    """Work out what is left for blocks (`determine_available_memory`)."""
+    weights, encoder = geometry.weights, 0
+    if (vision := geometry.vision) is not None:
+        weights -= vision.weights if setting.text_only else 0
+        encoder = 0 if setting.text_only else vision.encoder
+    sampler = setting.sequences * geometry.vocabulary * SAMPLER_ROW
+    transients = geometry.activation_bytes(setting.batched_tokens) + sampler + encoder
+    transients += SPECULATION if setting.speculation.method else 0
+    sizes = _captured_sizes(setting.sequences)
+    graphs = 0 if setting.eager else max(LEAST_GRAPHS, sizes * GRAPH)
+    available = setting.pinned
+    if available is None:
+        taken = RUNTIME + weights + setting.speculation.weights + transients + graphs
+        available = round(setting.total * setting.utilization) - taken
+    count = max(0, available) // setting.blocks.bytes
+    return Shares(
+        weights=weights, transients=transients, graphs=graphs, available=available, count=count
+    )
+
+
+def _captured_sizes(sequences: int) -> int:
+    """Count the batch sizes that are captured: 1, 2, 4, then every 8th and from 256 every 16th."""
+    largest = min(2 * sequences, LARGEST_GRAPH)
+    sizes = (1, 2, 4, *range(8, 256, 8), *range(256, LARGEST_GRAPH + 1, 16))
+    return sum(1 for size in sizes if size <= largest)
+
+
+def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) -> Budget:
+    """Plan `recipe` on a GPU of `total` usable bytes."""
+    setting = resolve(recipe, geometry, total)
+    blocks, sizes = setting.blocks, shares(setting, geometry)
+    length = setting.length or max(1, min(geometry.context, blocks.longest(sizes.count)))
+    missing = (blocks.per_request(length) + 1 - sizes.count) * blocks.bytes  # one is kept back
+    tokens, at_once = blocks.reported(sizes.count, length)
+    concurrency = min(max(1, int(at_once)), setting.sequences) if missing <= DOUBT else 0
+    effective = min(length, blocks.longest(sizes.count)) if missing <= DOUBT else 0
+    parts = with_free(_parts(recipe, geometry, setting, sizes, length), total)
+    free = parts[-1].bytes
+    fits = (
+        f"{tokens:,} tokens, {counted(concurrency, 'request')} of {length:,} at once; "
+        f"{gib(free)} stay free"
+    )
+    findings = _findings(recipe, geometry, setting, sizes, length, missing, free)
+    verdict, reason, levers, others = judge(findings, fits)
+    return Budget(
+        title=f"{recipe.model} on vLLM {recipe.engine_version or VERSION}",
+        total=total,
+        parts=parts,
+        kv_tokens=tokens,
+        slots=None,
+        concurrency=concurrency,
+        effective_context=effective,
+        usable_input=max(0, effective - 1),
+        balanced_ratio=None,
+        average_length=average_length,
+        verdict=verdict,
+        reason=reason,
+        levers=levers,
+        notes=(*others, *_notes(recipe, geometry, setting)),
+    )
+
+
+def _parts(
+    recipe: Recipe, geometry: Geometry, setting: Setting, sizes: Shares, length: int
+) -> Iterator[Part]:
+    blocks, speculation = setting.blocks, setting.speculation
+    yield Part(PartName.RUNTIME, RUNTIME, "CUDA context, engine start", estimated=True)
+    yield Part(PartName.WEIGHTS, sizes.weights, recipe.model, estimated=geometry.weights_estimated)
+    yield Part(PartName.DRAFTER, speculation.weights, speculation.detail)
+    yield Part(PartName.STATES, 0)
+    pool = product(counted(sizes.count, "block"), short(blocks.bytes))
+    share = f"{blocks.per_request(length)}/request"
+    if blocks.fixed:
+        share += f", {blocks.fixed} states"
+    yield Part(PartName.KV, sizes.count * blocks.bytes, f"{pool}; {share}")
+    yield Part(PartName.INTERMEDIATE, 0)
+    yield Part(PartName.GRAPHS, sizes.graphs, "", estimated=sizes.graphs > 0)
+    batch = f"{setting.batched_tokens:,} tokens, {setting.sequences} sequences"
+    yield Part(PartName.TRANSIENTS, sizes.transients, batch, estimated=True)
+
+
+def _findings(
+    recipe: Recipe,
+    geometry: Geometry,
+    setting: Setting,
+    sizes: Shares,
+    length: int,
+    missing: int,
+    free: int,
+) -> Iterator[Finding]:
+    if setting.utilization * setting.total > setting.total - STARTUP:
+        yield Finding(
+            Verdict.DOES_NOT_FIT,
+            f"utilization {setting.utilization:g} is more than is free when the engine starts",
+            (f"lower --gpu-memory-utilization to {1 - STARTUP / setting.total:.3f}",),
+        )
+    yield from _pool_findings(geometry, setting, sizes, length, missing, free)
+    wanted = recipe.context_requested
+    if wanted is not None and length < wanted:
+        reason = f"a request can use {length:,} tokens, not the {wanted:,} asked for"
+        yield Finding(Verdict.TIGHT, reason, ("raise --max-model-len",))
+    for caution in geometry.cautions:
+        if _applies(caution, recipe, setting.total):
+            yield Finding(Verdict.TIGHT, caution.text, (f"add --{caution.unless}",))
+    if not setting.speculation.known:
+        drafter = setting.speculation.detail or "of this speculation"
+        yield Finding(Verdict.TIGHT, f'the drafter "{drafter}" is not known and not counted')
+
+
+def _pool_findings(
+    geometry: Geometry, setting: Setting, sizes: Shares, length: int, missing: int, free: int
+) -> Iterator[Finding]:
+    levers = tuple(_pool_levers(geometry, setting))
+    needed = setting.blocks.per_request(length)
+    if sizes.available <= 0:
+        yield Finding(
+            Verdict.DOES_NOT_FIT,
+            f"no memory is left for blocks: {gib(-sizes.available)} short",
+            (*levers, "choose a smaller checkpoint"),
+        )
+    elif missing > 0:
+        longest = setting.blocks.longest(sizes.count)
+        shorter = (f"lower --max-model-len to {longest}",) if longest else ()
+        yield Finding(
+            Verdict.DOES_NOT_FIT if missing > DOUBT else Verdict.TIGHT,
+            f"a request of {length:,} tokens takes {needed} blocks and one is kept back: "
+            f"there {'may be only' if missing <= DOUBT else 'are'} {sizes.count}",
+            (*levers, *shorter),
+        )
+    elif free < 0:
+        reason = f"the parts exceed the memory by {gib(-free)}"
+        yield Finding(Verdict.DOES_NOT_FIT, reason, ("lower --kv-cache-memory-bytes",))
+    elif free < COMFORT:
+        lever = f"lower --gpu-memory-utilization (now {setting.utilization:g})"
+        yield Finding(Verdict.TIGHT, f"only {gib(free)} stay free", (lever,))
+
+
+def _applies(caution: Caution, recipe: Recipe, total: int) -> bool:
+    return caution.engine == "vllm" and total < caution.below and not recipe.flag(caution.unless)
+
+
+def _pool_levers(geometry: Geometry, setting: Setting) -> Iterator[str]:
+    """Name what makes the pool larger, in the order of vLLM's recipe for one RTX 5090."""
+    if not setting.eager:
+        yield "add --enforce-eager"
+    if geometry.vision is not None and not setting.text_only:
+        yield "add --language-model-only"
+    if setting.sequences > FEW_SEQUENCES:
+        yield f"lower --max-num-seqs to {FEW_SEQUENCES} (now {setting.sequences})"
+    if setting.kv_dtype in SIXTEEN_BITS:
+        yield "halve the cache: --kv-cache-dtype fp8"
+    if setting.pinned is not None:
+        yield f"raise --kv-cache-memory-bytes (now {setting.pinned})"
+    elif setting.utilization < HIGHEST_UTILIZATION:
+        yield (
+            f"raise --gpu-memory-utilization to {HIGHEST_UTILIZATION} (now {setting.utilization:g})"
+        )
+
+
+def _notes(recipe: Recipe, geometry: Geometry, setting: Setting) -> Iterator[str]:
+    yield "vLLM's tokens depend on max_model_len: they are its pool in requests of that length"
+    if recipe.engine_version not in {"", VERSION}:
+        yield f"vLLM {recipe.engine_version} is worked out like {VERSION}"
+    if not setting.speculation.checked:
+        yield "how this drafter's layers are grouped is read in vLLM's source, not seen in a start"
+    if geometry.sliding:
+        yield "sliding-window layers are counted in full: the pool will hold more tokens"

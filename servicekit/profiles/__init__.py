@@ -1,0 +1,1 @@
+"""What a person wrote: profiles and settings, read and checked."""

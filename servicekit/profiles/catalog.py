@@ -1,0 +1,208 @@
+"""Profiles by name: those that come with servicekit, and a site's own below `profiles.d`. Disk.
+
+A profile runs only if it is allowed: a built-in one unless it is named in `deny`, a site's own if
+it is named in `allow`. When a site's file is believed at all, `trusted_toml` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit import data
+from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError
+from servicekit.profiles import trusted_toml
+from servicekit.profiles.findings import Finding, did_you_mean, printable, shown, texts
+from servicekit.profiles.model import examine, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from servicekit.places import Places
+    from servicekit.profiles.model import Profile
+    from servicekit.profiles.settings import Settings
+
+BUILT_IN: Final = "built-in"
+"""Source of a profile that comes with servicekit; that of any other is its file."""
+
+_SUFFIX: Final = ".toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of `servicekit list`; figures are `None` where the file is refused."""
+
+    name: str
+    source: str
+    allowed: bool
+    summary: str | None = None
+    engine: str | None = None
+    port: int | None = None
+    findings: tuple[str, ...] = ()
+    """Why the file is refused, one line each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    profile: Profile
+    data: Mapping[str, Any]
+    """As it is after `extends`, for a profile that extends this one."""
+
+
+class _NoBaseError(Exception):
+    """Why `extends` leads nowhere."""
+
+
+class Catalog:
+    """The profiles of one host, read from disk whenever they are asked for."""
+
+    def __init__(self, settings: Settings, places: Places) -> None:
+        self._settings = settings
+        self._config = places.config
+        self._directory = Path(places.profiles)
+        self._believed = trusted_toml.owners(places.scope)
+
+    def names(self) -> tuple[str, ...]:
+        """Names of the profiles that exist and are allowed, whether they are sound or not."""
+        return tuple(sorted(filter(self.allows, self._known())))
+
+    def allows(self, name: str) -> bool:
+        """Whether a profile of this name may run."""
+        listed = name in _built_in() or name in self._settings.allow
+        return listed and name not in self._settings.deny
+
+    def get(self, name: str) -> Profile:
+        """Return the profile `name`, or raise `NotAllowedError` or `ProfileError`."""
+        known = self._known()
+        if name not in known:
+            meant = did_you_mean(name, known).removeprefix("; ")
+            raise NotAllowedError(
+                f'there is no profile "{shown(name)}"',
+                hint=meant or "`servicekit list` shows those there are",
+            )
+        if name in self._settings.deny:
+            raise NotAllowedError(
+                f'profile "{name}" must not run', hint=f"{self._config} names it in deny"
+            )
+        if not self.allows(name):
+            raise NotAllowedError(
+                f'profile "{shown(name)}" is not allowed to run',
+                hint=f'name it in {self._config}, as in `allow = ["{shown(name)}"]`',
+            )
+        return self._load(name).profile
+
+    def describe(self) -> tuple[Listed, ...]:
+        """Describe every profile there is; one that is refused is a line like any other."""
+        site = self._site_names()
+        names = (*(name for name in _built_in() if name not in site), *site)
+        return tuple(map(self._listed, names))
+
+    def _listed(self, name: str) -> Listed:
+        own = name in self._site_names()
+        source = printable(str(self._file(name))) if own else BUILT_IN
+        try:
+            profile = self._load(name).profile
+        except ProfileError as error:
+            return Listed(shown(name), source, self.allows(name), findings=error.findings)
+        return Listed(
+            name,
+            source,
+            self.allows(name),
+            profile.summary,
+            profile.engine.value,
+            profile.port,
+        )
+
+    def _known(self) -> set[str]:
+        return {*_built_in(), *self._site_names()}
+
+    def _site_names(self) -> tuple[str, ...]:
+        """Names of the site's files, be they names for a profile or not."""
+        try:
+            entries = sorted(entry.name for entry in self._directory.iterdir())
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise UserError(
+                f'profiles in "{self._directory}" cannot be read: {str(error.strerror).lower()}',
+                hint="it must be a directory that its services' account can read",
+                code=ExitCode.CONFIG,
+            ) from None
+        # The lock and swap files of editors begin with a dot.
+        return tuple(
+            entry.removesuffix(_SUFFIX)
+            for entry in entries
+            if entry.endswith(_SUFFIX) and not entry.startswith(".")
+        )
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name}{_SUFFIX}"
+
+    def _load(self, name: str, extended_by: tuple[str, ...] = ()) -> _Loaded:
+        """Load a profile that exists, allowed or not; `extended_by` are those that led to it."""
+        own = name in self._site_names()
+        if own and name in _built_in() and extended_by and extended_by[-1] in _built_in():
+            own = False  # a file of that name is refused, but must not break the built-in ones
+        if own:
+            where = printable(str(self._file(name)))
+            said = self._read(name)
+        else:
+            where = f'built-in profile "{name}"'
+            said = trusted_toml.parse(data.read("profiles", name).encode())
+        entries, findings = dict(said.data), list(said.findings)
+        profile: Profile | None = None
+        try:
+            if "extends" in entries:
+                base = self._base(entries.pop("extends"), (*extended_by, name))
+                entries = merge(base, entries)
+        except _NoBaseError as error:
+            findings.append(Finding(("extends",), str(error)))
+        else:
+            # Of a file that could not be read, it would only be said that everything is missing.
+            if said.data or not said.findings:
+                profile, wrong = examine(entries, name=name)
+                findings += wrong
+        if profile is None or findings:
+            raise ProfileError(where, texts(findings, said.lines))
+        return _Loaded(profile, entries)
+
+    def _read(self, name: str) -> trusted_toml.Document:
+        """Read a site's file, with what is wrong with its name among the findings."""
+        try:
+            said = trusted_toml.read(self._file(name), self._believed)
+        except FileNotFoundError:
+            return trusted_toml.Document(
+                findings=(Finding((), "leads to a file that does not exist"),)
+            )
+        if name not in _built_in():
+            return said
+        shadow = Finding(
+            (),
+            f'has the name of a built-in profile; rename it, and say extends = "{name}" in it to '
+            "change only some of that one",
+        )
+        return replace(said, findings=(shadow, *said.findings))
+
+    def _base(self, name: object, extended_by: tuple[str, ...]) -> Mapping[str, Any]:
+        """Give the data of the profile that another one extends."""
+        if not isinstance(name, str):
+            raise _NoBaseError("must be the name of a profile in quotes")
+        if name in extended_by:
+            circle = " extends ".join(f'"{each}"' for each in (*extended_by, name))
+            raise _NoBaseError(f"leads back to itself: {circle}")
+        known = self._known()
+        if name not in known:
+            raise _NoBaseError(f'there is no profile "{shown(name)}"{did_you_mean(name, known)}')
+        try:
+            return self._load(name, extended_by).data
+        except ProfileError as error:
+            first = error.message.partition("\n")[0]
+            raise _NoBaseError(f'"{shown(name)}" is refused itself: {first}') from None
+
+
+@cache
+def _built_in() -> tuple[str, ...]:
+    """Names of the built-in profiles."""
+    return data.names("profiles")

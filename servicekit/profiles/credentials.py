@@ -1,0 +1,67 @@
+"""Values of a profile's secrets: read where they are used, kept nowhere else.
+
+systemd hands them over below `$CREDENTIALS_DIRECTORY`; elsewhere they are files that only the
+service's account can read. The wrapper reads the same files, so no value is ever an argument.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servicekit.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from servicekit.places import Places
+    from servicekit.profiles.model import Profile
+
+
+def directory(profile: Profile, places: Places, environ: Mapping[str, str]) -> Path:
+    """Return where the files with the values are."""
+    return Path(environ.get("CREDENTIALS_DIRECTORY") or places.secrets / profile.name)
+
+
+def api_key(profile: Profile, places: Places, environ: Mapping[str, str]) -> str | None:
+    """Read the key that the engine asks for, and no other secret; `None` where it asks for none."""
+    if profile.api_key is None:
+        return None
+    return read(profile, places, environ, only=(profile.api_key,))[profile.api_key]
+
+
+def read(
+    profile: Profile,
+    places: Places,
+    environ: Mapping[str, str],
+    *,
+    only: Iterable[str] | None = None,
+) -> dict[str, str]:
+    """Read every secret that `profile` names, or `only` some.
+
+    Raises `UserError` for the first that is not there.
+    """
+    where = directory(profile, places, environ)
+    values = {}
+    for name in profile.secrets if only is None else only:
+        try:
+            values[name] = (where / name).read_text(encoding="utf-8").rstrip("\n")
+        except FileNotFoundError:
+            raise UserError(
+                f'profile "{profile.name}" needs the secret {name}, which is not set',
+                hint=f"run `servicekit secret set {profile.name} {name}`",
+                code=ExitCode.CONFIG,
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            denied = isinstance(error, PermissionError)
+            reason = "it is no text in UTF-8"
+            if isinstance(error, OSError):
+                reason = (error.strerror or "").lower()
+            raise UserError(
+                f'secret {name} of profile "{profile.name}" cannot be read: {reason}',
+                hint="run it as root, or as the service's account"
+                if denied
+                else f"store it anew: `servicekit secret set {profile.name} {name}`",
+                code=ExitCode.CONFIG,
+            ) from None
+    return values

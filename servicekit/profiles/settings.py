@@ -1,0 +1,227 @@
+"""Settings of a servicekit: one TOML file, then SERVICEKIT_… variables, which win. Disk.
+
+The file says which site profiles may run, for which manager files are made and where they live.
+Every key is also a variable: `service_user` is SERVICEKIT_SERVICE_USER. Other such variables are
+tunables of profiles and no business of this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pwd
+import re
+import shlex
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from typing_extensions import override
+
+from servicekit.errors import ExitCode, UserError
+from servicekit.places import Places, Scope, below, system_places, user_places
+from servicekit.profiles import trusted_toml
+from servicekit.profiles.findings import Finding, did_you_mean, texts, wording
+from servicekit.profiles.model import Account, Directory, Line, Name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic.fields import FieldInfo
+    from pydantic_settings import PydanticBaseSettingsSource
+
+CONFIG: Final = "SERVICEKIT_CONFIG"
+"""Variable that names the settings file."""
+
+PLACES: Final = tuple(
+    field.name for field in dataclasses.fields(Places) if field.name not in {"scope", "config"}
+)
+"""Places that the settings may move."""
+
+
+def _places(places: dict[str, str]) -> dict[str, str]:
+    for name in places:
+        if name not in PLACES:
+            raise ValueError(f'has no "{name}"{did_you_mean(name, PLACES)}')
+    return places
+
+
+def _command(command: tuple[str, ...]) -> tuple[str, ...]:
+    if command and not command[0].startswith("/"):
+        raise ValueError("must begin with the absolute path of a program")
+    return command
+
+
+def _url(url: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"https?://[^\s/][^\s]*", url.get_secret_value()):
+        raise ValueError("must be a URL that begins with https:// or http://")
+    return url
+
+
+class Settings(BaseSettings):
+    """What is decided for all profiles. Made by `load_settings`; `Settings()` is all defaults."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="SERVICEKIT_", hide_input_in_errors=True
+    )
+
+    allow: tuple[Name, ...] = Field(default=(), description="site profiles that may run")
+    deny: tuple[Name, ...] = Field(default=(), description="profiles, built-in too, that must not")
+    manager: Literal["auto", "systemd", "supervisor"] = Field(
+        default="auto", description='service manager; "auto" takes the one that runs'
+    )
+    supervisor_socket: Directory | None = Field(
+        default=None, description="Supervisor's socket, where it is not found by itself"
+    )
+    service_user: Account = Field(
+        default="servicekit", description="account that runs the engines of system services"
+    )
+    root: Directory | None = Field(
+        default=None, description="one directory for everything, instead of the usual places"
+    )
+    places: Annotated[dict[str, Directory], AfterValidator(_places)] = Field(
+        default_factory=dict, description="single places moved elsewhere, by name"
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        default="auto",
+        description="form of servicekit's own log; auto: the journal's under systemd, else text",
+    )
+    alert_command: Annotated[tuple[Line, ...], AfterValidator(_command)] = Field(
+        default=(),
+        description="program and arguments run when a service stays failed; off if empty",
+    )
+    alert_webhook: Annotated[SecretStr, AfterValidator(_url)] | None = Field(
+        default=None, description="URL that is told when a service stays failed; off by default"
+    )
+
+    _file: Path | None = PrivateAttr(default=None)
+    _variables: tuple[str, ...] = PrivateAttr(default=())
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what `load_settings` gives, which reads the environment itself."""
+        return (init_settings,)
+
+    @property
+    def file(self) -> Path | None:
+        """The settings file that was read, absolute; `None` where there is none."""
+        return self._file
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Variables that decided something here. A service that is installed does not get them."""
+        return self._variables
+
+
+class _Environment(EnvSettingsSource):
+    """The environment that is given, with lists written as a person would."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        super().__init__(Settings)
+        self.env_vars = {
+            name.lower(): value for name, value in environ.items() if value and name.isupper()
+        }
+
+    @override
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: str) -> Any:
+        try:
+            if value.lstrip().startswith(("[", "{")):
+                return json.loads(value)
+            if field_name == "alert_command":
+                return shlex.split(value)
+        except ValueError as error:
+            where, why = variable(field_name), str(error)
+            raise UserError(
+                f"environment: {where} cannot be read: {why[0].lower()}{why[1:]}",
+                code=ExitCode.CONFIG,
+            ) from None
+        return [word for word in re.split(r"[,\s]+", value) if word]
+
+
+def variable(key: str) -> str:
+    """Name the variable that overrides the setting `key`."""
+    return f"SERVICEKIT_{key.upper()}"
+
+
+def load_settings(config: Path | None, environ: Mapping[str, str], *, scope: Scope) -> Settings:
+    """Read the settings: from `config`, else the file $SERVICEKIT_CONFIG, else the usual one.
+
+    Raises `UserError`, one line for each thing that is wrong. The usual file need not exist; one
+    that is named must.
+    """
+    named = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
+    root = environ.get(variable("root"))
+    usual = below(root) if root else default_places(environ, scope=scope)
+    file: Path | None = (named or Path(usual.config)).absolute()
+    try:
+        said = trusted_toml.read(Path(str(file)), trusted_toml.owners(scope))
+    except FileNotFoundError:
+        if named:
+            raise UserError(
+                f'settings file "{file}" does not exist',
+                hint="create it, or leave --config and SERVICEKIT_CONFIG away",
+                code=ExitCode.CONFIG,
+            ) from None
+        said, file = trusted_toml.Document(), None
+    overrides = _Environment(environ)()
+    known = Settings.model_fields
+    wrong = [
+        *said.findings,
+        *(
+            Finding((key,), f"unknown key{did_you_mean(key, known)}")
+            for key in said.data
+            if key not in known
+        ),
+    ]
+    wrong_outside: list[str] = []
+    # An unknown key must not get this far: to pydantic-settings, `_env_file` would be an order.
+    given = {key: value for key, value in said.data.items() if key in known} | overrides
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            key, words = str(item["loc"][0]), wording(dict(item))
+            if key in overrides:
+                wrong_outside.append(f"environment: {variable(key)} {words}")
+            else:
+                wrong.append(Finding(item["loc"], words))
+    else:
+        if not wrong:
+            settings._file = file  # noqa: SLF001 - what no source may set
+            settings._variables = tuple(map(variable, overrides))  # noqa: SLF001 - as above
+            return settings
+    lines = [f"{file}: {text}" for text in texts(wrong, said.lines)]
+    raise UserError("\n".join([*lines, *wrong_outside]), code=ExitCode.CONFIG)
+
+
+def default_places(environ: Mapping[str, str], *, scope: Scope, uid: int | None = None) -> Places:
+    """Places without any settings; a user's are below the home of `uid`, by default our own."""
+    if scope is Scope.SYSTEM:
+        return system_places()
+    uid = os.getuid() if uid is None else uid
+    home = environ.get("HOME", "")
+    if not home.startswith("/"):
+        try:
+            home = pwd.getpwuid(uid).pw_dir
+        except KeyError:
+            raise UserError(f"user id {uid} has no home directory", hint="set HOME") from None
+    return user_places(home, uid, environ)
+
+
+def places_of(settings: Settings, environ: Mapping[str, str], *, scope: Scope) -> Places:
+    """Places as the settings move them. `config` is the file that they were read from."""
+    usual = below(settings.root) if settings.root else default_places(environ, scope=scope)
+    moved: dict[str, Any] = {name: PurePosixPath(path) for name, path in settings.places.items()}
+    if settings.file is not None:
+        moved["config"] = PurePosixPath(settings.file)
+    return dataclasses.replace(usual, **moved)

@@ -1,0 +1,130 @@
+"""Files that decide what runs, believed only where nobody else can have written them. Disk.
+
+A file is believed when it and the directory it is in belong to root (or, for a user's own services,
+to that user) and no one else may write to either; the same for every symbolic link on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit.places import Scope
+from servicekit.profiles.findings import Finding, Lines, lines_of, printable, syntax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+LARGEST: Final = 64 * 1024
+"""Bytes; a file that a person wrote is far from it."""
+
+_MOST_LINKS: Final = 40
+"""Symbolic links on one way before the kernel calls it a loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file says, and what is wrong with it; `data` is empty where nothing could be read."""
+
+    data: Mapping[str, Any] = field(default_factory=dict)
+    lines: Lines = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+def owners(scope: Scope) -> frozenset[int]:
+    """User ids whose files are believed: root's, and for a user's own services the user's."""
+    return frozenset({0} if scope is Scope.SYSTEM else {0, os.geteuid()})
+
+
+def read(path: Path, believed: frozenset[int]) -> Document:
+    """Read the TOML file `path`, which must be one of the users `believed`.
+
+    Raises `FileNotFoundError`; all else that is wrong becomes findings, so that they can be told
+    together.
+    """
+    findings = [finding for each in _ways(path) for finding in _directory_findings(each, believed)]
+    try:
+        with open(path, "rb", opener=_open) as stream:
+            status = os.fstat(stream.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return Document(findings=(*findings, Finding((), "is no regular file")))
+            # Asked of the open file: nobody can exchange it between the question and the reading.
+            findings += _trust(status, believed, "", str(path))
+            raw = stream.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        return Document(findings=(*findings, Finding((), why)))
+    if len(raw) > LARGEST:
+        findings.append(Finding((), f"is larger than {LARGEST // 1024} KiB"))
+        return Document(findings=tuple(findings))
+    said = parse(raw)
+    return Document(said.data, said.lines, (*findings, *said.findings))
+
+
+def parse(raw: bytes) -> Document:
+    """Parse TOML; a byte order mark, as editors on Windows write it, is passed over."""
+    try:
+        text = raw.decode("utf-8-sig")
+        data = tomllib.loads(text)
+        return Document(data, lines_of(text))
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return Document(findings=(Finding((), f"line {line}: is not UTF-8"),))
+    except RecursionError:
+        return Document(findings=(Finding((), "is nested too deeply"),))
+    except ValueError as error:
+        return Document(findings=(Finding((), syntax(error)),))
+
+
+def _open(path: str, flags: int) -> int:
+    """Open without waiting, as a named pipe would have it, for somebody to write."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _ways(path: Path) -> Iterator[Path]:
+    """Give the directory of `path`, and of each file that it links to."""
+    for _ in range(_MOST_LINKS):
+        yield path.parent
+        if not path.is_symlink():
+            return
+        path = path.parent / path.readlink()
+
+
+def _directory_findings(directory: Path, believed: frozenset[int]) -> Iterator[Finding]:
+    try:
+        status = directory.stat()
+    except OSError:
+        return  # opening the file says it better
+    yield from _trust(
+        status, believed, f'is in "{printable(str(directory))}", which ', str(directory)
+    )
+
+
+def _trust(
+    status: os.stat_result, believed: frozenset[int], subject: str, path: str
+) -> Iterator[Finding]:
+    if status.st_uid not in believed:
+        wanted = " or ".join(_account(uid) for uid in sorted(believed))
+        yield Finding((), f"{subject}is owned by {_account(status.st_uid)}, not by {wanted}")
+    who = [
+        name
+        for bit, name in ((stat.S_IWGRP, "its group"), (stat.S_IWOTH, "everyone"))
+        if status.st_mode & bit
+    ]
+    if who:
+        mend = f"`chmod go-w {printable(path)}` mends that"
+        yield Finding((), f"{subject}is writable by {' and '.join(who)}; {mend}")
+
+
+def _account(uid: int) -> str:
+    try:
+        return f'"{pwd.getpwuid(uid).pw_name}"'
+    except KeyError:
+        return f"user id {uid}"

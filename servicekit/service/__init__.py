@@ -1,0 +1,1 @@
+"""A profile becomes the text of its service: wrapper, unit or Supervisor program."""

@@ -1,0 +1,247 @@
+"""From a valid profile and the host's answers to what wrapper, unit and watchdog share. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit.engines import engine
+from servicekit.errors import ExitCode, ProfileError, UserError
+from servicekit.models.hub_cache import cache_directory
+from servicekit.places import Scope
+from servicekit.profiles.findings import shown
+from servicekit.profiles.model import parse, variable_of
+from servicekit.profiles.vocabulary import PLACEHOLDER, EngineName
+from servicekit.service.quoting import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from servicekit.places import Places
+    from servicekit.profiles.model import Profile
+    from servicekit.service.quoting import Piece, Word
+
+_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
+_DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+
+_MOST_BY_UUID: Final = {EngineName.VLLM: 0, EngineName.SGLANG: 1}
+"""With how many GPUs an engine leaves `CUDA_VISIBLE_DEVICES` to CUDA alone. vLLM takes it for
+numbers in many versions (vllm#20939), and SGLang where several GPUs reduce among themselves."""
+_CONTEXT_OPTIONS: Final = ("context-length", "max-total-tokens")
+"""Options that bound the context: who lowers one by the environment asks for that much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What was found on the host and decided for this install."""
+
+    places: Places
+    servicekit: tuple[str, ...]
+    """Absolute command that runs servicekit, with `--config …` where it is not the default."""
+    executable: str
+    """Absolute path of the engine's program (or what the profile says, where it was not found)."""
+    model: str
+    """What the engine is given as its model: an id, or an absolute path."""
+    user: str | None
+    """Account of a system service; `None` for user services, and where Supervisor keeps its own."""
+    rivals: tuple[str, ...] = ()
+    """Installed profiles that share a GPU or the port with this one, by name."""
+    uuids: tuple[str, ...] = ()
+    """The profile's GPUs in its order, where the driver told all of their UUIDs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tunable:
+    """A value of the recipe that the environment may override."""
+
+    variable: str
+    """Name in the environment."""
+    key: str
+    """`port`, an option's name or a variable's name."""
+    default: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A profile made concrete for one host."""
+
+    profile: Profile
+    host: Host
+    tunables: tuple[Tunable, ...]
+    environment: tuple[tuple[str, Word], ...]
+    """What the wrapper exports, in order."""
+    scrub: tuple[str, ...]
+    """Prefixes of inherited variables that the wrapper unsets."""
+    words: tuple[Word, ...]
+    """The engine's command line, program first, with references to tunables."""
+    watchdog: tuple[str, ...]
+    """What the manager runs."""
+
+    def argv(self) -> tuple[str, ...]:
+        """Return the engine's command line with every tunable at its default."""
+        defaults = {tunable.variable: tunable.default for tunable in self.tunables}
+        return tuple(
+            "".join(
+                defaults[piece.name] if isinstance(piece, Reference) else piece for piece in word
+            )
+            for word in self.words
+        )
+
+
+def make_plan(profile: Profile, host: Host) -> Plan:
+    """Plan `profile` for `host`."""
+    adapter = engine(profile.engine)
+    concrete = profile.model_copy(update={"model": host.model})
+    values = _values(concrete, host.places)
+    environment: dict[str, Word] = {
+        **_surroundings(host),
+        **{name: (value,) for name, value in _cache_environment(host.places).items()},
+        **{name: (value,) for name, value in adapter.environment(profile)},
+        # CUDA numbers the fastest GPU 0 unless told to number them as the driver does.
+        "CUDA_DEVICE_ORDER": ("PCI_BUS_ID",),
+        "CUDA_VISIBLE_DEVICES": (",".join(_visible(profile, host)),),
+    }
+    if profile.service.network == "loopback":
+        environment["HF_HUB_OFFLINE"] = ("1",)
+    for name, value in profile.environment.items():
+        tunable = name in profile.tunables
+        environment[name] = (Reference(name),) if tunable else _filled((value,), values)
+    return Plan(
+        profile=profile,
+        host=host,
+        tunables=tuple(_tunables(profile, values)),
+        environment=tuple(environment.items()),
+        scrub=adapter.scrub,
+        words=((host.executable,), *(_filled(word, values) for word in adapter.words(concrete))),
+        watchdog=(*host.servicekit, "watch", profile.name),
+    )
+
+
+def _visible(profile: Profile, host: Host) -> tuple[str, ...]:
+    """Names of the GPUs that the engine sees; a UUID still means the same one in another slot."""
+    by_uuid = len(host.uuids) <= _MOST_BY_UUID.get(profile.engine, len(host.uuids))
+    return host.uuids if host.uuids and by_uuid else profile.gpus
+
+
+def apply_tunables(profile: Profile, environment: Mapping[str, str]) -> Profile:
+    """Return `profile` as the environment's tunables make it, or raise `UserError` naming them.
+
+    The wrapper reads the same variables, so that watchdog and engine agree.
+    """
+    data = profile.model_dump(mode="json", exclude={"name"}, exclude_unset=True)
+    given = {
+        variable_of(tunable): tunable
+        for tunable in profile.tunables
+        if environment.get(variable_of(tunable))  # to the wrapper, empty is as good as unset
+    }
+    for variable, tunable in given.items():
+        text = environment[variable]
+        if tunable in profile.environment:
+            data["environment"][tunable] = text
+        elif tunable == "port":
+            data["port"] = _typed(text, profile.port, variable)
+        else:
+            data["options"][tunable] = _typed(text, profile.options[tunable], variable)
+            if tunable in _CONTEXT_OPTIONS:
+                _bound(data["context"], data["options"][tunable])
+    try:
+        return parse(data, name=profile.name, where=f"environment ({', '.join(given)})")
+    except ProfileError as error:
+        raise UserError(str(error), code=ExitCode.CONFIG) from None
+
+
+def _typed(text: str, like: object, variable: str) -> object:
+    """Read `text` as a value of the kind of `like`, as strictly as any engine's parser does."""
+    if isinstance(like, int) and _WHOLE.fullmatch(text):
+        return int(text)
+    if isinstance(like, float) and _DECIMAL.fullmatch(text):
+        return float(text)
+    if isinstance(like, str) and not text.startswith("-"):
+        return text
+    kinds = {int: "a whole number", float: "a decimal number", str: 'text that begins without "-"'}
+    raise UserError(
+        f'environment: {variable} must be {kinds[type(like)]}, not "{shown(text)}"',
+        code=ExitCode.CONFIG,
+    )
+
+
+def _bound(context: dict[str, Any], limit: object) -> None:
+    """Ask for no more context than a tunable leaves."""
+    if isinstance(limit, int):
+        for key in ("requested", "minimum"):
+            if context.get(key) is not None:
+                context[key] = min(context[key], limit)
+
+
+def _surroundings(host: Host) -> dict[str, Word]:
+    """Home and search path of the engine, the same under every manager and by hand."""
+    surroundings: dict[str, Word] = {}
+    if host.places.scope is Scope.SYSTEM:
+        # What the account's own home is, or whether it has one, must make no difference.
+        surroundings["HOME"] = (str(host.places.cache),)
+    if host.executable.startswith("/"):
+        # Engines in a virtual environment run tools that are installed beside them, such as ninja.
+        surroundings["PATH"] = (f"{PurePosixPath(host.executable).parent}:", Reference("PATH"))
+    return surroundings
+
+
+def _cache_environment(places: Places) -> dict[str, str]:
+    """Where engines and their compilers keep what they compile, for a restart to find it again."""
+    cache = places.cache
+    return {
+        "XDG_CACHE_HOME": str(cache),
+        "HF_HOME": str(cache / "huggingface"),
+        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
+        "CUDA_CACHE_PATH": str(cache / "cuda"),
+        "FLASHINFER_WORKSPACE_BASE": str(cache / "flashinfer"),
+        "VLLM_CACHE_ROOT": str(cache / "vllm"),
+    }
+
+
+def hub_cache(profile: Profile, places: Places) -> PurePosixPath:
+    """Where the engine looks for models of the hub, with every tunable at its default."""
+    values = _values(profile, places)
+    told = {
+        name: "".join(map(str, _filled((value,), values)))
+        for name, value in {**_cache_environment(places), **profile.environment}.items()
+    }
+    return cache_directory(told)
+
+
+def _tunables(profile: Profile, values: Mapping[str, Piece]) -> Iterator[Tunable]:
+    for key in profile.tunables:
+        if key in profile.environment:
+            default = profile.environment[key]
+        else:
+            default = str(profile.port if key == "port" else profile.options[key])
+        # No reference is left in it: a tunable that refers to a tunable port is no valid profile.
+        yield Tunable(variable_of(key), key, "".join(map(str, _filled((default,), values))))
+
+
+def _values(profile: Profile, places: Places) -> dict[str, Piece]:
+    """What the placeholders stand for; a tunable port stays a reference."""
+    tunable = "port" in profile.tunables
+    return {
+        "port": Reference(variable_of("port")) if tunable else str(profile.port),
+        "host": profile.host,
+        "model": profile.model,
+        "served_name": profile.served_name,
+        "cache": str(places.cache),
+        "state": str(places.state),
+    }
+
+
+def _filled(word: Word, values: Mapping[str, Piece]) -> Word:
+    """Replace placeholders in the literal pieces of `word`."""
+    filled: list[Piece] = []
+    for piece in word:
+        if isinstance(piece, Reference):
+            filled.append(piece)
+            continue
+        # A pattern with one group splits into text and the names of placeholders in turn.
+        parts = PLACEHOLDER.split(piece)
+        filled += [values[part] if index % 2 else part for index, part in enumerate(parts)]
+    return tuple(piece for piece in filled if piece != "") or ("",)

@@ -1,0 +1,72 @@
+"""Kin: processes of ours that nothing about themselves tells, remembered from run to run. Disk.
+
+Where no control group holds an engine together, what has left its session and thrown its
+environment away is known as ours only because it became our child. When we are killed that is lost.
+So each such process is written down while it lives, by pid and start time, for the next run to end
+it. Engines that are well have none, and then there is no file.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from servicekit.host import untrusted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from servicekit.host.procfs import Stat
+
+Key: TypeAlias = tuple[int, int]
+"""Pid, and start time in ticks since boot: what no other process has before the next boot."""
+
+
+class Kin:
+    """The processes that a service's runs have written down in the file at `path`.
+
+    `boot_id` and `pid1_started` tell of which machine, and of which container on it, pids and start
+    times are: what was written down in another one means nobody in this.
+    """
+
+    def __init__(self, path: Path, *, boot_id: str, pid1_started: int) -> None:
+        self._path = path
+        self._of = {"boot_id": boot_id, "pid1_started": pid1_started}
+        self.known = self._written = self._read()
+        """Those of earlier runs, alive or not."""
+
+    def _read(self) -> frozenset[Key]:
+        try:
+            told = json.loads(untrusted.read(self._path))
+            keys = frozenset((int(pid), int(started)) for pid, started in told["processes"])
+            here = {name: told[name] for name in self._of} == self._of
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+            return frozenset()
+        return keys if here else frozenset()
+
+    def among(self, processes: Iterable[Stat]) -> set[int]:
+        """Pick the pids of those of `processes` that earlier runs have written down."""
+        return {
+            process.pid for process in processes if (process.pid, process.started) in self.known
+        }
+
+    def remember(self, processes: Iterable[Stat]) -> None:
+        """Write down `processes`, where they are not the ones that are.
+
+        A file is replaced as a whole. It need not reach the disk, since no process outlives the
+        machine; one that cannot be written is tried again the next time.
+        """
+        keys = frozenset((process.pid, process.started) for process in processes)
+        if keys == self._written:
+            return
+        with suppress(OSError):
+            if keys:
+                beside = self._path.with_suffix(".new")
+                text = json.dumps({**self._of, "processes": sorted(keys)})
+                beside.write_text(f"{text}\n", encoding="utf-8")
+                beside.replace(self._path)
+            else:
+                self._path.unlink(missing_ok=True)
+            self._written = keys

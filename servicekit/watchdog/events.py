@@ -1,0 +1,507 @@
+"""What the watchdog speaks of: phases, policy, events, orders, memory, view. Only values.
+
+Times are seconds of `CLOCK_MONOTONIC`, memory is MiB. What is made of them is in `state`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from servicekit.diagnosis.causes import Cause
+    from servicekit.engines.base import Contexts, Counters
+    from servicekit.errors import ExitCode
+    from servicekit.profiles.model import Profile, Reason
+
+
+class Phase(StrEnum):
+    """Where a run is: only ever forward, but between serving and ailing."""
+
+    HOLDING = "holding"
+    LOADING = "loading"
+    SERVING = "serving"
+    AILING = "ailing"
+    STOPPING = "stopping"
+    KILLING = "killing"
+    SETTLING = "settling"
+    GONE = "gone"
+
+
+class Published(StrEnum):
+    """The six words that anyone outside ever sees."""
+
+    CONFIGURED = "configured"
+    STARTING = "starting"
+    READY = "ready"
+    DEGRADED = "degraded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class Miss(StrEnum):
+    """How an attempt at the gate came to nothing."""
+
+    REFUSED = "refused"
+    """Nothing listens on the port."""
+    UNAVAILABLE = "unavailable"
+    """It says itself that it is not ready (503)."""
+    UNANSWERED = "unanswered"
+    """The deadline passed."""
+    ERROR = "error"
+    """It answers with an error of its own (5xx)."""
+    GARBAGE = "garbage"
+    """What answers does not speak the protocol."""
+    UNAUTHORIZED = "unauthorized"
+    WRONG_MODEL = "wrong-model"
+    NOT_OURS = "not-ours"
+    """The socket belongs to a process that is not of this run."""
+    WRONG_ANSWER = "wrong-answer"
+    REPEATED = "repeated-answer"
+    CPU_FALLBACK = "cpu-fallback"
+    CONTEXT_TOO_SMALL = "context-too-small"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a profile and its host allow, in seconds and MiB."""
+
+    start_stall: float
+    start_limit: float
+    gpu_wait: float
+    probe_deadline: float
+    interval: float
+    stall: float
+    unfinished: float
+    survey: float
+    ail_limit: float
+    grace: float
+    kill: float
+    settle: float
+    restart_on: frozenset[Reason]
+    stranger_allowance: int
+    uses_gpu: bool
+    on_wsl: bool = False
+
+    @classmethod
+    def of(cls, profile: Profile, *, on_wsl: bool = False) -> Policy:
+        """Take the policy out of `profile`."""
+        return cls(
+            start_stall=profile.start.stall,
+            start_limit=profile.start.limit,
+            gpu_wait=profile.start.gpu_wait,
+            probe_deadline=profile.probe.deadline,
+            interval=profile.watch.interval,
+            stall=profile.watch.stall,
+            unfinished=profile.watch.unfinished,
+            survey=profile.watch.survey,
+            ail_limit=profile.watch.ail_limit,
+            grace=profile.stop.grace,
+            kill=profile.stop.kill,
+            settle=profile.stop.settle,
+            restart_on=frozenset(profile.restart.on),
+            stranger_allowance=profile.watch.stranger_allowance,
+            uses_gpu=bool(profile.gpus),
+            on_wsl=on_wsl,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as a person must be able to find it again."""
+
+    pid: int
+    """0 for one that cannot be seen: of another account, or outside the container."""
+    started: int
+    """Start time in clock ticks since boot (field 22 of /proc/PID/stat): defeats reuse of pids."""
+    user: str
+    command: str
+    mib: int | None = None
+    """VRAM it holds, where the driver tells."""
+    stuck: bool = False
+    """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
+
+    @property
+    def named(self) -> str:
+        """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
+        who = f"pid {self.pid}" if self.pid else "a process that cannot be seen from here"
+        held = "" if self.mib is None else f"{self.mib} MiB"
+        known = ", ".join(filter(None, (self.user, self.command, held)))
+        return f"{who} ({known})" if known else who
+
+
+class GpuView(StrEnum):
+    """What a look at the profile's GPUs found."""
+
+    NOT_USED = "not-used"
+    PRESENT = "present"
+    ABSENT = "absent"
+    """No device, or the driver is not up (yet)."""
+    UNRESPONSIVE = "unresponsive"
+    """A driver call did not return within its deadline."""
+    LOST = "lost"
+    """The kernel or the driver says that only a reset or a reboot brings it back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """One look at who holds what this run needs."""
+
+    leftovers: tuple[Process, ...] = ()
+    """Ours, but not of the live engine: of an earlier run, or what the engine left behind."""
+    strangers: tuple[Process, ...] = ()
+    """Hold VRAM on our GPUs and are not ours. Never touched."""
+    port_holder: Process | None = None
+    """Listens on our port and is no leftover. Not looked for while an engine lives."""
+    rival: str = ""
+    """Another profile of servicekit that holds the lock on one of our GPUs."""
+    gpu: GpuView = GpuView.NOT_USED
+    gpu_note: str = ""
+    ownerless_mib: int = 0
+    """VRAM in use above this run's baseline that no living process accounts for."""
+    engine_mib: int | None = None
+    """VRAM that the engine's tree holds, where the driver tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a run ends, with its evidence in one sentence and what would do."""
+
+    cause: Cause
+    sentence: str
+    remedy: str = ""
+    """What would do; `{profile}` stands for the profile's name."""
+
+
+class LaunchFailedError(Exception):
+    """The engine could not be started at all."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.sentence)
+        self.fault = fault
+
+
+# Events: happenings, each with its time.
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The run began; `hold_until` and the rest is what the ledger says about the runs before."""
+
+    at: float
+    hold_until: float
+    last_cause: Cause | None = None
+    """Cause of the previous run's fault, when this run follows it."""
+    faults_left: int = 1
+    """Faults that the restart budget still allows, this run's included; 0: it is spent."""
+    budget: str = ""
+    """The budget in words, such as `5 faults in 60 min`."""
+    last_sentence: str = ""
+    """What is known of the last of those faults."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """The loop woke at a time that `wake_at` asked for."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Surveyed:
+    """A `LookAround` came back; `asked_at` is when it was ordered."""
+
+    at: float
+    survey: Survey
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The engine's leader exists."""
+
+    at: float
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFailed:
+    """The engine could not be started at all."""
+
+    at: float
+    fault: Fault
+
+
+class Sign(StrEnum):
+    """What shows that a start gets on."""
+
+    PHASE = "phase"
+    LOG = "log"
+    CPU = "cpu"
+    IO = "io"
+    VRAM = "vram"
+    DOWNLOAD = "download"
+    COUNTERS = "counters"
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """The loading engine did something; `boot` names its boot phase when that changed."""
+
+    at: float
+    sign: Sign
+    boot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GatePassed:
+    """Identity, ownership and a bounded completion: the engine really answers."""
+
+    at: float
+    contexts: Contexts
+
+
+@dataclass(frozen=True, slots=True)
+class GateMissed:
+    """An attempt at the gate came to nothing; `identified` says that the right model was listed."""
+
+    at: float
+    miss: Miss
+    sentence: str
+    identified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CountersRead:
+    """A `ReadCounters` came back; `None` when the metrics could not be read."""
+
+    at: float
+    counters: Counters | None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Silent badness seen (or seen to be over) in logs, metrics or figures."""
+
+    at: float
+    reason: Reason
+    present: bool
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineExited:
+    """The engine's leader is dead and reaped; `fault` is what its log and status say of why."""
+
+    at: float
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSeen:
+    """Something outside the engine ended this run: a fatal Xid, a signal from a stranger."""
+
+    at: float
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """The manager, the terminal or a host shutdown asks for an end."""
+
+    at: float
+    cause: Cause
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJumped:
+    """The machine slept, or all that runs on it was paused, for `seconds` that we have not seen."""
+
+    at: float
+    seconds: float
+
+
+Event: TypeAlias = (
+    Started
+    | TimePassed
+    | Surveyed
+    | Launched
+    | LaunchFailed
+    | Progressed
+    | GatePassed
+    | GateMissed
+    | CountersRead
+    | Observed
+    | EngineExited
+    | FaultSeen
+    | StopRequested
+    | ClockJumped
+)
+
+
+# Actions: orders, performed by the loop.
+
+
+@dataclass(frozen=True, slots=True)
+class LookAround:
+    """Survey leftovers, GPU and port; answer with `Surveyed`. Never more than one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """SIGKILL these leftovers, each checked again by its marker and start time."""
+
+    processes: tuple[Process, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start the engine; answer with `Launched` or `LaunchFailed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TryGate:
+    """Try the gate within the profile's deadline; answer with `GatePassed` or `GateMissed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelGate:
+    """Drop the attempt under way, if there is one; it answers nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCounters:
+    """Read the engine's metrics; answer with `CountersRead`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """SIGTERM to the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL to the engine's whole tree, group and cgroup."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportReady:
+    """Tell the manager READY=1: once in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtendTimeout:
+    """Ask the manager to wait at least this many seconds from now."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End the run with this code."""
+
+    code: ExitCode
+
+
+Action: TypeAlias = (
+    LookAround
+    | Sweep
+    | Launch
+    | TryGate
+    | CancelGate
+    | ReadCounters
+    | Terminate
+    | Kill
+    | ReportReady
+    | ExtendTimeout
+    | Exit
+)
+Actions: TypeAlias = tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ail:
+    """One reason for being degraded, since when, and in what words."""
+
+    reason: Reason
+    since: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All that a run remembers."""
+
+    phase: Phase = Phase.HOLDING
+    since: float = 0.0
+    """When the phase was entered."""
+    hold_until: float = 0.0
+    last_cause: Cause | None = None
+    faults_left: int = 1
+    budget: str = ""
+
+    alive: bool = False
+    """An engine was ordered and its end has not been seen."""
+    launched_at: float = 0.0
+    boot: str = ""
+    """The boot phase that the engine's log last told."""
+    progressed_at: float = 0.0
+    identified: bool = False
+    """The right model was listed: from here only real work counts as progress."""
+    contexts: Contexts | None = None
+
+    trying: bool = False
+    try_at: float = 0.0
+    reading: bool = False
+    read_at: float = 0.0
+    looking: bool = False
+    look_at: float = 0.0
+
+    blocked: Fault | None = None
+    """What keeps the launch waiting, and since when."""
+    blocked_since: float = 0.0
+    clear: bool = False
+    """The last look found nothing in the way of a launch."""
+
+    misses: int = 0
+    """Misses of the same kind in a row."""
+    miss: Miss | None = None
+    missed: str = ""
+    """The last miss, in words."""
+    miss_since: float = 0.0
+    asked_at: float = 0.0
+    """When the attempt under way was sent."""
+    unanswered_since: float | None = None
+    """When the first completion was sent that is still without an answer."""
+    error_since: float | None = None
+    counters: Counters | None = None
+    moved_at: float = 0.0
+    """When the counters last moved."""
+    finished_at: float = 0.0
+    """When a completion, ours or a user's, was last known to finish."""
+
+    slept: str = ""
+    """The sleep of the machine, in words, since which the engine has not answered."""
+    ails: tuple[Ail, ...] = ()
+    fault: Fault | None = None
+    stop: Fault | None = None
+    """The request to stop, when there was one."""
+    terms: int = 0
+    grace: float = 0.0
+    remains: str = ""
+    """What is still there of the engine, while settling."""
+    code: ExitCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the world may know of a run at one moment."""
+
+    state: Published
+    phase: Phase
+    why: str
+    cause: Cause | None = None
+    reasons: tuple[Reason, ...] = ()
+    remedy: str = ""

@@ -1,0 +1,199 @@
+"""How a service is: what its watchdog published, believed only while that watchdog lives.
+
+A watchdog that was killed leaves a `state.json` that says "ready". So a state counts only while the
+process that wrote it lives, told by pid and start time; without one, manager and ledger decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit.errors import ExitCode
+from servicekit.host import procfs
+from servicekit.watchdog import publish
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from servicekit.install.manifest import Manifest
+    from servicekit.managers import Seen
+    from servicekit.places import Places
+    from servicekit.watchdog.ledger import Record, Run
+    from servicekit.watchdog.publish import State
+
+CONTEXT: Final = ("requested", "declared", "physical", "effective")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One profile, as `status --json` prints it."""
+
+    profile: str
+    state: str
+    """One of the six published words."""
+    since: str | None = None
+    """When it entered that state, ISO 8601."""
+    run: str | None = None
+    pid: int | None = None
+    """The watchdog's process, while it lives."""
+    engine_pid: int | None = None
+    cause: str | None = None
+    reason: str | None = None
+    context: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(CONTEXT))
+    """Tokens."""
+    ready_seconds: float | None = None
+    restarts: int = 0
+    phase: str | None = None
+    why: str = ""
+    remedy: str = ""
+    reasons: tuple[str, ...] = ()
+    engine: str | None = None
+    model: str | None = None
+    served_name: str | None = None
+    url: str | None = None
+    manager: str | None = None
+    manager_state: str | None = None
+    """How the manager sees it, in systemd's words; `None` where it cannot be asked."""
+    enabled: bool | None = None
+    kv_precision_accepted: str | None = None
+    """Why the profile keeps its KV cache below FP8; `None` where it does not."""
+    pool_drift: str = ""
+    """How the pool differs from the memory plan's, in one sentence; empty where it does not."""
+    drift: tuple[str, ...] = ()
+    """Files that are not as the install left them."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the manager will do nothing more with it of its own accord."""
+        return self.manager_state in {"inactive", "failed"}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it stays as it is unless something happens: neither starting nor stopping."""
+        on_the_way = {"holding", "loading", "stopping", "killing", "settling"}
+        return self.state != "starting" and self.phase not in on_the_way
+
+    def as_json(self) -> dict[str, Any]:
+        """For a program."""
+        return asdict(self)
+
+
+def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
+    """See how an installed profile is; `seen` is what its manager says, `None` if it is mute."""
+    name = manifest.profile
+    state = publish.read_state(Path(places.state_file(name)))
+    lives = state is not None and is_alive(state.pid, state.pid_started)
+    if state is not None and lives:
+        status = _told(state)
+    else:
+        # What only the dead need: the ledger's module takes as long to load as all else here.
+        from servicekit.watchdog import ledger
+
+        status = conclude(name, state, seen, ledger.read(Path(places.ledger(name))))
+    enabled = manifest.enabled if seen is None or seen.enabled is None else seen.enabled
+    return replace(
+        status,
+        manager=manifest.manager,
+        manager_state=None if seen is None else seen.active,
+        enabled=enabled,
+        kv_precision_accepted=manifest.kv_precision_accepted,
+        pool_drift=manifest.pool_drift(status.context["physical"]),
+    )
+
+
+def is_alive(pid: int, started: int) -> bool:
+    """Whether the process `pid` that began at `started` (ticks since boot) still lives."""
+    stat = procfs.stat(pid)
+    return stat is not None and stat.started == started and stat.alive
+
+
+def conclude(
+    profile: str, last: State | None, seen: Seen | None, records: Sequence[Record]
+) -> Status:
+    """Conclude how `profile`, whose watchdog does not live, is. Pure.
+
+    `last` is the state that was published last, if that is still there.
+    """
+    from servicekit.watchdog import ledger
+
+    run = next(reversed(ledger.runs(records)), None)
+    if seen is not None and seen.active in {"active", "activating", "reloading"}:
+        return _between(profile, seen, run)
+    if last is not None and (last.code is None or (run is not None and last.run != run.run)):
+        last = None
+    ended = last.code if last is not None else run.code if run is not None else None
+    if seen is not None and seen.active == "failed":
+        code = ended if seen.exit_code is None else seen.exit_code
+        if ended is not None and code != ended:
+            # That was a later watchdog than the last that spoke: what this one said is over.
+            return _could_not_begin(profile, seen)
+    if last is not None:
+        # Its own last word, said when nothing of it was left.
+        return replace(_told(last), pid=None, engine_pid=None)
+    if run is None:
+        return _never_ran(profile, seen)
+    at = (run.ended or records[-1].at).isoformat(timespec="milliseconds")
+    if run.code == ExitCode.OK or (seen is not None and seen.active == "inactive"):
+        state, why = "stopped", run.sentence or "stopped"
+    else:
+        state, why = "failed", run.sentence or "its watchdog ended without a word"
+    cause = run.cause.value if run.cause is not None else None
+    return Status(profile, state, since=at, run=run.run, cause=cause, why=why)
+
+
+def _told(state: State) -> Status:
+    host = f"[{state.host}]" if ":" in state.host else state.host
+    at = f"http://{host}:{state.port}/v1" if state.port else None
+    return Status(
+        profile=state.profile,
+        state=state.state,
+        since=state.since,
+        run=state.run,
+        pid=state.pid,
+        engine_pid=state.engine_pid,
+        cause=state.cause,
+        reason=state.reason,
+        context={name: (state.context or {}).get(name) for name in CONTEXT},
+        ready_seconds=state.ready_seconds,
+        restarts=state.restarts,
+        phase=state.phase,
+        why=state.why,
+        remedy=state.remedy,
+        reasons=state.reasons,
+        engine=state.engine or None,
+        model=state.model or None,
+        served_name=state.served_name or None,
+        url=at,
+    )
+
+
+def _between(profile: str, seen: Seen, run: Run | None) -> Status:
+    """Between two watchdogs, or before the first one has spoken."""
+    why = "its watchdog is about to start"
+    cause = None
+    if run is not None and run.code != ExitCode.OK and run.cause is not None:
+        why = f"starting again after: {run.sentence or run.cause.value}"
+        cause = run.cause.value
+    return Status(
+        profile,
+        "starting",
+        pid=seen.pid,
+        cause=cause,
+        why=why,
+        restarts=seen.restarts or 0,
+    )
+
+
+def _never_ran(profile: str, seen: Seen | None) -> Status:
+    if seen is not None and seen.active == "failed":
+        return _could_not_begin(profile, seen)
+    return Status(profile, "configured", why="it has not been started yet")
+
+
+def _could_not_begin(profile: str, seen: Seen) -> Status:
+    code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
+    why = seen.text or f"its watchdog could not begin{code}"
+    remedy = f"`servicekit logs {profile}` shows what it said"
+    return Status(profile, "failed", why=why, remedy=remedy, restarts=seen.restarts or 0)
