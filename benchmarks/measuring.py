@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from machines.paced import Sent
 
     from benchmarks.machinery import Machinery
-    from servicekit.lab.bench.suites import Planned
+    from servicekit.lab.bench.cases import Planned
     from servicekit.lab.bench.values import Case, Sample
 
 RATES: Final = (100, 300, 1000)

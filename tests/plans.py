@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from servicekit.places import Scope, below, system_places, user_places
 from servicekit.profiles.catalog import Catalog
-from servicekit.profiles.model import Profile, merge, parse
+from servicekit.profiles.parsing import merge, parse
 from servicekit.profiles.settings import Settings
 from servicekit.profiles.vocabulary import EngineName
 from servicekit.service.plan import Host, Plan, make_plan
 
 if TYPE_CHECKING:
     from servicekit.places import Places
+    from servicekit.profiles.model import Profile
 
 BUILT_IN = (
     "balanced",

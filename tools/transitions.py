@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
+from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.model import Reason
 from servicekit.watchdog.events import (
     ClockJumped,
@@ -22,11 +24,9 @@ from servicekit.watchdog.events import (
     EngineExited,
     Event,
     Exit,
-    Fault,
     FaultSeen,
     GateMissed,
     GatePassed,
-    GpuView,
     Kill,
     Launch,
     Launched,
@@ -36,7 +36,6 @@ from servicekit.watchdog.events import (
     Observed,
     Phase,
     Policy,
-    Process,
     Progressed,
     ReportReady,
     Sign,

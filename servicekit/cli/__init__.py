@@ -21,7 +21,7 @@ from typing_extensions import override
 from servicekit.cli.output import drop, ours
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
-from servicekit.profiles.findings import did_you_mean, printable
+from servicekit.text import did_you_mean, printable
 
 
 class Verb(NamedTuple):

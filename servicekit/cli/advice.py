@@ -12,6 +12,7 @@ import typer
 from servicekit.cli.forecast import USUAL_GPU, budget_of, installed_engine, memory_of, plan_of
 from servicekit.cli.output import as_json, coloured, ours
 from servicekit.cli.session import AsJson, ForUser, ProfileName, complete_profile, session
+from servicekit.watchdog import history
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -157,7 +158,7 @@ def _of_service(mine: Session, name: str) -> Diagnosis:
 
     found = mine.installed(name)
     recipe = mine.profile(name)
-    runs = ledger.runs(ledger.read(Path(mine.places.ledger(name))))
+    runs = history.runs(ledger.read(Path(mine.places.ledger(name))))
     if not runs:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
     with log_of(found.manager, found.unit, LogQuery(run=runs[-1].run)) as lines:

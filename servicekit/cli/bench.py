@@ -12,14 +12,15 @@ import typer
 from servicekit.cli.output import as_json, duration, note, table, warn
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.cli.session import AsJson, ForUser, OneProfile, session
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
-    from servicekit.lab.bench.suites import Loaded, Planned, Setting
+    from servicekit.lab.bench.cases import Planned
+    from servicekit.lab.bench.suites import Loaded, Setting
     from servicekit.lab.bench.values import Case, Result, Sample
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan

@@ -15,7 +15,7 @@ import typer
 
 from servicekit.cli.output import as_json, note, paint, table
 from servicekit.cli.session import AsJson, ForUser, Session, complete_profile, session
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,6 +13,7 @@ import typer
 
 from servicekit.cli.output import duration, note, ours, paint
 from servicekit.cli.session import Anyway, ForUser, ProfileName, session
+from servicekit.watchdog import history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,7 +160,7 @@ def _tell_rivals(mine: Session, found: Installed) -> None:
 
 def _make_directories(mine: Session, found: Installed) -> None:
     """Make again what a reboot swept away, such as everything below /run."""
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.install.installation import make_directories
     from servicekit.install.rootfs import Tree
 
@@ -191,7 +192,7 @@ def watch_start(
     from servicekit.watchdog import ledger
 
     profile = found.manifest.profile
-    expected = ledger.eta(ledger.read(Path(mine.places.ledger(profile))))
+    expected = history.eta(ledger.read(Path(mine.places.ledger(profile))))
     began = time.monotonic()
     was_up = False
     with _progress(profile, expected) as show:

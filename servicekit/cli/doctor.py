@@ -62,7 +62,7 @@ def doctor(
 
 def _request(mine: Session, only: str | None) -> Request:
     """Say what is to be looked at: the profile that is named, or those that are installed."""
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.doctor.look import Request
     from servicekit.doctor.view import Refused
     from servicekit.errors import UserError

@@ -263,7 +263,7 @@ def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
     What it owns, it may also exchange: as root, a link that it left in the cache could have any
     file of the system overwritten.
     """
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.install.installation import ensure_account, propose
     from servicekit.install.rootfs import Tree
     from servicekit.install.transaction import Directory, make_directory

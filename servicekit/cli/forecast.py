@@ -23,7 +23,7 @@ USUAL_GPU: Final = "31.4GiB"
 
 def plan_of(mine: Session, profile: Profile) -> Plan:
     """Make the plan of `profile` for this host, whether or not all of it is here."""
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.install.installation import look_around
     from servicekit.install.rootfs import Tree
     from servicekit.service.plan import make_plan

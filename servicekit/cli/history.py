@@ -9,6 +9,7 @@ import typer
 
 from servicekit.cli.output import as_json, duration, local, note, table
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
+from servicekit.watchdog import history as past
 
 
 def history(
@@ -52,7 +53,7 @@ def history(
         )
         return
     rows = []
-    for run in ledger.runs(records)[-lines:]:
+    for run in past.runs(records)[-lines:]:
         lasted = duration((run.ended - run.began).total_seconds()) if run.ended else "-"
         rows.append(
             (
@@ -68,7 +69,7 @@ def history(
         table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), rows, whole=True)
     phases = [
         (phase.name, duration(phase.seconds), duration(phase.usual) or "-", "slow" * phase.slow)
-        for phase in ledger.phase_times(records)
+        for phase in past.phase_times(records)
     ]
     if phases:
         typer.echo()

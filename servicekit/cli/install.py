@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import note, paint, warn
 from servicekit.cli.session import (
     Anyway,
@@ -155,7 +156,7 @@ class _Work:
     ) -> None:
         """Install a profile that can run here; one that cannot is named with what it lacks."""
         from servicekit.install.installation import look_around
-        from servicekit.install.transaction import manifests
+        from servicekit.install.present import manifests
 
         order = self.order(self.mine.profile(profile), name, user_name, enable=enable)
         missing = look_around(order, self.tree).missing
@@ -248,7 +249,7 @@ def uninstall(
     Exactly that: models, caches and, without --purge, the history stay. --purge removes it later,
     too.
     """
-    from servicekit.install.transaction import manifests
+    from servicekit.install.present import manifests
 
     mine, tree = session(ctx, user=user), _tree(root)
     options = {"dry_run": dry_run, "purge": purge, "force": force}
@@ -267,7 +268,8 @@ def _uninstall(
 ) -> None:
     from servicekit.install.installation import purge_remains, removal
     from servicekit.install.installation import uninstall as carry_out
-    from servicekit.install.transaction import manifests, turn
+    from servicekit.install.present import manifests
+    from servicekit.install.transaction import turn
 
     if purge and not dry_run and profile not in manifests(tree, mine.places):
         with turn(tree, mine.places) as held:
@@ -309,59 +311,6 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     if differing:
         tell_changes(differing, diffs=True)
         raise typer.Exit(1)
-
-
-def order_of(
-    mine: Session,
-    profile: Profile,
-    tree: Tree,
-    *,
-    manager: ManagerName,
-    user_name: str | None = None,
-    enable: bool | None = None,
-    force: bool = False,
-) -> Order:
-    """What is asked for, completed by settings, profile and what was asked for before."""
-    from servicekit.install.installation import Order
-    from servicekit.install.transaction import manifests
-
-    own = manifests(tree, mine.places).get(profile.name)
-    user_name = user_name or (own.user_name if own is not None else None)
-    known = own is not None and {*profile.gpus} <= {*own.gpus}
-    return Order(
-        profile=profile,
-        places=mine.places,
-        manager=manager,
-        user=_account(mine, profile, manager, user_name),
-        user_name=user_name,
-        gpus=own.gpus if own is not None and known else profile.gpus,
-        uuids=own.uuids if own is not None and known else (),
-        command=mine.command(),
-        path=os.environ.get("PATH", os.defpath),
-        enable=enable,
-        force=force,
-    )
-
-
-def _account(
-    mine: Session, profile: Profile, manager: ManagerName, user_name: str | None
-) -> str | None:
-    """Account of the service; `None` for that of the manager."""
-    from servicekit.errors import UserError
-    from servicekit.places import Scope
-    from servicekit.profiles.vocabulary import ManagerName
-
-    named = user_name or profile.service.user
-    if mine.places.scope is Scope.USER:
-        if user_name is not None:
-            raise UserError(
-                "--user-name is for the system's services; your own run as you",
-                hint="leave it away",
-            )
-        return None
-    # A container that has only Supervisor usually has only root, too.
-    default = mine.settings.service_user if manager is ManagerName.SYSTEMD else None
-    return named or default
 
 
 def _tree(root: Path | None) -> Tree:

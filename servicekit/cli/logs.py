@@ -48,7 +48,7 @@ def logs(
     """
     from servicekit.diagnosis.causes import Cause
     from servicekit.errors import UserError
-    from servicekit.profiles.findings import did_you_mean
+    from servicekit.text import did_you_mean
 
     if cause and cause not in set(Cause):
         raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')

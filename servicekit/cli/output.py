@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import typer
 
 from servicekit.places import Scope, spelt
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -9,7 +9,7 @@ import typer
 
 from servicekit.cli.output import as_json, note, table, warn
 from servicekit.cli.session import AsJson, ForManager, ForUser, ProfileName, session
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,7 +103,7 @@ def render(
 
     They are for reading, or for another way of installing them.
     """
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.install.installation import look_around
     from servicekit.install.rootfs import Tree
     from servicekit.service.plan import make_plan
@@ -148,6 +148,6 @@ def schema() -> None:
 
     Editors complete and check TOML with it.
     """
-    from servicekit.profiles.model import json_schema
+    from servicekit.profiles.schema import json_schema
 
     as_json(json_schema())

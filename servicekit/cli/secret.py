@@ -122,7 +122,7 @@ def _place(mine: Session, profile: Profile, variable: str) -> PurePosixPath:
 
 def _owner(mine: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
     """Who must read the file: under Supervisor the service itself, else whoever wrote it."""
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.profiles.vocabulary import ManagerName
 
     own = mine.manifests().get(profile.name)

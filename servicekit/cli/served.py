@@ -87,7 +87,7 @@ def plan_of_what_runs(
     mine: Session, found: Installed, recipe: Profile, now: Status, *, to: str
 ) -> Plan:
     """Make the plan of `recipe`; refuse where what runs was not started from it as it is now."""
-    from servicekit.cli.install import order_of
+    from servicekit.cli.orders import order_of
     from servicekit.install.installation import look_around
     from servicekit.install.rootfs import Tree
     from servicekit.lab.verify.binding import outdated

@@ -100,15 +100,15 @@ class Session:
 
     def manifests(self) -> dict[str, Manifest]:
         """What is installed."""
+        from servicekit.install.present import manifests
         from servicekit.install.rootfs import Tree
-        from servicekit.install.transaction import manifests
 
         return manifests(Tree(), self.places)
 
     def tunnels(self) -> dict[str, Manifest]:
         """The tunnels that are installed, as `manifests` tells of profiles."""
+        from servicekit.install.present import manifests
         from servicekit.install.rootfs import Tree
-        from servicekit.install.transaction import manifests
 
         return manifests(Tree(), self.places.for_tunnels)
 

@@ -9,7 +9,7 @@ import typer
 
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
 from servicekit.cli.session import AsJson, ForUser, SomeProfile, session
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
@@ -63,8 +63,8 @@ def look(mine: Session, installed: list[Manifest]) -> list[Status]:
     """See how each of `installed` is, asking each manager once."""
     from dataclasses import replace
 
+    from servicekit.install.present import drifted
     from servicekit.install.rootfs import Tree
-    from servicekit.install.transaction import drifted
     from servicekit.watchdog.status import status_of
 
     said: dict[str, Seen] = {}

@@ -13,7 +13,7 @@ import typer
 from servicekit.cli.output import as_json, duration, note, table
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.cli.session import AsJson, ForUser, ProfileName, session
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -97,7 +97,7 @@ def _kept(keys: Iterable[str]) -> set[str]:
     """Take keys that are to stay as they are, in lower case."""
     from servicekit.doctor.wsl.wanted import ALL
     from servicekit.errors import UserError
-    from servicekit.profiles.findings import did_you_mean, shown
+    from servicekit.text import did_you_mean, shown
 
     known = {wanted.key.name.lower(): wanted.key.name for wanted in ALL}
     for key in keys:

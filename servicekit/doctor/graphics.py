@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Driver, Host, Unseen
-from servicekit.host.gpu import Recovery
-from servicekit.watchdog.events import GpuView
+from servicekit.host.facts import GpuView
+from servicekit.host.xid import Recovery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from servicekit.host.gpu import Device, Look, Xid
+    from servicekit.host.gpu import Device, Look
+    from servicekit.host.xid import Xid
 
 GROUP: Final = "GPU"
 

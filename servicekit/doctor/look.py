@@ -26,8 +26,10 @@ from servicekit.engines import versions
 from servicekit.errors import UserError
 from servicekit.host import procfs
 from servicekit.host.bounded import Board, MuteError, Pending, call, output
-from servicekit.host.gpu import Gpus, xid_in
+from servicekit.host.facts import GpuView, Process
+from servicekit.host.gpu import Gpus
 from servicekit.host.shared_memory import DIRECTORY, used_by
+from servicekit.host.xid import xid_in
 from servicekit.install.installation import look_around
 from servicekit.install.rootfs import Tree
 from servicekit.managers import SYSTEMD_RUNS
@@ -39,17 +41,17 @@ from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import LINGERING, ends_with_session
 from servicekit.service.plan import hub_cache, make_plan
-from servicekit.watchdog import evidence, ledger, publish
+from servicekit.watchdog import evidence, history, ledger, publish
 from servicekit.watchdog.engine import Census, port_holder
-from servicekit.watchdog.events import GpuView, Process
 from servicekit.watchdog.status import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from servicekit.doctor.wsl.conf import Key
-    from servicekit.host.gpu import Look, Xid
+    from servicekit.host.gpu import Look
     from servicekit.host.procfs import Stat
+    from servicekit.host.xid import Xid
     from servicekit.install.installation import Order
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager
@@ -493,7 +495,7 @@ def _port(profile: Profile, request: Request) -> view.PortUse:
 def _cut_off(path: Path) -> dict[Cause, int]:
     """Count a profile's runs of late that the host cut off."""
     since = ledger.now() - REMEMBERED
-    causes = [run.cause for run in ledger.runs(ledger.read(path)) if run.began >= since]
+    causes = [run.cause for run in history.runs(ledger.read(path)) if run.began >= since]
     return {cause: count for cause in CUT_OFF if (count := causes.count(cause))}
 
 

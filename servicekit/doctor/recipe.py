@@ -11,8 +11,8 @@ from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Refused, Subject, Unseen
 from servicekit.engines.options.parser import Level
 from servicekit.engines.options.report import check as check_options
+from servicekit.host.facts import GpuView
 from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
-from servicekit.watchdog.events import GpuView
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from servicekit.diagnosis.causes import Cause
     from servicekit.doctor.wsl.conf import Key
     from servicekit.engines.base import Installed
-    from servicekit.host.gpu import Look, Xid
+    from servicekit.host.facts import Process
+    from servicekit.host.gpu import Look
+    from servicekit.host.xid import Xid
     from servicekit.models.weights import Missing
     from servicekit.places import Scope
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
-    from servicekit.watchdog.events import Process
 
 
 @dataclass(frozen=True, slots=True)

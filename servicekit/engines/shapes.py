@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.engines.base import Completion, ShapeError
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,39 +10,32 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from servicekit.diagnosis.causes import Cause
-from servicekit.host import procfs
 from servicekit.host.child import Child, inherited
-from servicekit.watchdog.events import Fault, GpuView
+from servicekit.host.facts import GpuView
+from servicekit.host.xid import KernelWatch, Xid
 
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
         Callable,
-        Collection,
         Iterable,
         Mapping,
         Sequence,
     )
 
-    from servicekit.host.procfs import Stat
 
 LOOK_LIMIT: Final = 5.0
 """Seconds that the driver may take to answer; a driver that must wake the card takes about two."""
 ASK_AGAIN: Final = 10.0
 """Seconds before a child that died is replaced."""
-_KERNEL_RECORD: Final = 8192
-"""Bytes that the kernel's record of one message has at most."""
 CHILD: Final = (sys.executable, "-P", str(Path(__file__).with_name("gpu_child.py")))
 """`-P`: our modules are named like some of the standard library, and must not stand before it."""
 
@@ -256,94 +249,6 @@ class _Talk:
 # Xids: what the driver reports of a GPU's faults.
 
 
-class Recovery(StrEnum):
-    """What brings a GPU back after an Xid, as NVIDIA's catalog has it."""
-
-    NONE = "none"
-    RESTART_APP = "restart the program"
-    RESET = "reset the GPU"
-    REBOOT = "reboot the host"
-
-
-RECOVERY: Final[Mapping[int, Recovery]] = {
-    **dict.fromkeys((8, 11, 13, 25, 31, 32, 39, 40, 41, 68, 69, 94), Recovery.RESTART_APP),
-    **dict.fromkeys(
-        (46, 62, 64, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158), Recovery.RESET
-    ),
-    79: Recovery.REBOOT,
-}
-"""By Xid; one that is not listed asks for nothing, or only tells of another one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Xid:
-    """One report."""
-
-    code: int
-    gpu: str
-    """UUID, or the PCI address as the kernel's log has it."""
-    pid: int | None = None
-    """The process that it is about, where the kernel's log names one."""
-    text: str = ""
-
-    @property
-    def recovery(self) -> Recovery:
-        """What brings the GPU back."""
-        return RECOVERY.get(self.code, Recovery.NONE)
-
-    def fault(self) -> Fault | None:
-        """Give the fault that ends a run after this report; `None` where the engine may go on."""
-        said = f"Xid {self.code} on GPU {self.gpu}" + (f": {self.text}" if self.text else "")
-        match self.recovery:
-            case Recovery.NONE:
-                return None
-            case Recovery.RESTART_APP:
-                return Fault(Cause.GPU_FAULT, said, Cause.GPU_FAULT.remedies[0])
-            case Recovery.RESET | Recovery.REBOOT:
-                return Fault(Cause.GPU_LOST, said, f"{self.recovery}; {Cause.GPU_LOST.remedies[1]}")
-
-
-_XID: Final = re.compile(
-    r"NVRM: Xid \(PCI:(?P<gpu>[0-9a-fA-F:.]+)\): (?P<code>\d+),?(?P<rest>.*)", re.DOTALL
-)
-_PID: Final = re.compile(r"pid='?(\d+)'?")
-
-
-def xid_in(message: str) -> Xid | None:
-    """Find an Xid in a message of the kernel's log."""
-    match = _XID.search(message)
-    if not match:
-        return None
-    pid = _PID.search(match["rest"])
-    text = re.sub(r"^\s*pid=\S+ name=\S+\s*", "", match["rest"]).strip()
-    return Xid(int(match["code"]), match["gpu"], int(pid[1]) if pid else None, text)
-
-
-class KernelWatch:
-    """Hears of Xids from the kernel's log, from now on, within the running event loop."""
-
-    def __init__(self, deliver: Callable[[Xid], object], *, log: str = "/dev/kmsg") -> None:
-        """Open it; raise `OSError` where it may not be read."""
-        self._deliver = deliver
-        self._loop = asyncio.get_running_loop()
-        self._log = os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        os.lseek(self._log, 0, os.SEEK_END)
-        self._loop.add_reader(self._log, self._readable)
-
-    def _readable(self) -> None:
-        """Read one message; there may be more, and then this is called again."""
-        # A broken pipe tells of messages that were overwritten before we read them.
-        with suppress(BlockingIOError, BrokenPipeError):
-            record = os.read(self._log, _KERNEL_RECORD).decode(errors="replace")
-            if xid := xid_in(record.partition(";")[2].partition("\n")[0]):
-                self._deliver(xid)
-
-    def close(self) -> None:
-        """Stop reading."""
-        self._loop.remove_reader(self._log)
-        os.close(self._log)
-
-
 async def xids(names: Sequence[str]) -> AsyncGenerator[Xid, None]:
     """Yield each Xid from now on: of any GPU from the kernel's log, else of `names` from NVML."""
     heard: asyncio.Queue[Xid] = asyncio.Queue()
@@ -359,109 +264,7 @@ async def xids(names: Sequence[str]) -> AsyncGenerator[Xid, None]:
         watch.close()
 
 
-def same_address(one: str, other: str) -> bool:
-    """Tell whether two PCI addresses mean one device, as 0000:03:00 and 00000000:03:00.0 do."""
-    return _address(one) == _address(other)
-
-
-def _address(text: str) -> list[int]:
-    return [int(part, 16) for part in re.split(r"[:.]", text)[:3]]
-
-
 # Attribution: whose memory it is.
-
-
-@dataclass(frozen=True, slots=True)
-class Holders:
-    """Whose a GPU's memory is, in MiB over all GPUs that were looked at."""
-
-    engine_mib: int | None
-    """`None` where that cannot be told."""
-    leftovers: Mapping[int, int | None]
-    """By pid."""
-    strangers: Mapping[int, int | None]
-    """By pid; 0 stands for processes outside our pid namespace."""
-    ownerless_mib: int
-    """In use above the baseline, and no living process accounts for it."""
-    baseline: Mapping[str, int] = field(default_factory=dict)
-    """MiB in use by nobody, by UUID: the least that was ever seen."""
-
-
-def attribute(
-    devices: Iterable[Device],
-    *,
-    engine: Collection[int] | None,
-    leftovers: Collection[int],
-    living: Mapping[int, Stat],
-    baseline: Mapping[str, int],
-    whole_host: bool,
-) -> Holders:
-    """Say whose the memory of `devices` is. Pure.
-
-    `engine` are the live engine's pids, `None` without one; `living` is every process that can be
-    seen, and `whole_host` whether that is every process there is. What the driver cannot attribute
-    is judged by what is in use above `baseline`: the engine's while there is one, else nobody's.
-    """
-    of_engine = ownerless = 0
-    told = True
-    left: dict[int, int | None] = {}
-    strangers: dict[int, int | None] = {}
-    least = dict(baseline)
-    for device in devices:
-        listed = accounted = 0
-        known = True
-        for pid, mib in device.processes.items():
-            known = known and mib is not None
-            if engine is not None and pid in engine:
-                listed += mib or 0
-            elif pid in leftovers:
-                left[pid] = _sum(left.get(pid, 0), mib)
-                accounted += mib or 0
-            elif pid in living or not whole_host:
-                owner = pid if pid in living else 0
-                strangers[owner] = _sum(strangers.get(owner, 0), mib)
-                accounted += mib or 0
-        if device.used is None:  # memory shared with the CPU: what is free there tells nothing
-            of_engine += listed
-            continue
-        rest = max(0, device.used - accounted - listed)
-        base = least.get(device.uuid)
-        if engine is not None and not listed:
-            # Not told (WSL), or not by a pid that means anything here: it is ours by its growth.
-            told = told and base is not None
-            of_engine += max(0, rest - (rest if base is None else base))
-            continue
-        of_engine += listed
-        if known or engine is None:
-            least[device.uuid] = min(rest, rest if base is None else base)
-        ownerless += max(0, rest - least.get(device.uuid, rest))
-    return Holders(of_engine if told else None, left, strangers, ownerless, least)
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else one + other
-
-
-def holds_gpu(process: Stat, memory: procfs.Memory) -> bool:
-    """Tell whether a process has a GPU's memory open, even one whose leader is a zombie.
-
-    Who only watches a GPU opens the same devices, but the unified-memory device is mapped by none
-    but a CUDA context. On WSL there is one device for everything, and who has it open may hold.
-    """
-    links = set(procfs.links(process.pid))
-    if "/dev/dxg" in links:
-        return True
-    if "/dev/nvidia-uvm" not in links:
-        return False
-    paths = [f"/proc/{process.pid}/maps"]
-    if process.state == "Z":
-        paths = [f"/proc/{process.pid}/task/{tid}/maps" for tid in procfs.threads(process.pid)]
-    return any(b"/dev/nvidia-uvm" in maps for maps in memory.read(paths).values())
-
-
-def sees_whole_host() -> bool:
-    """Tell whether our pid namespace is the host's own: its inode number is fixed in the kernel."""
-    return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC  # noqa: PLR2004 - PROC_PID_INIT_INO
 
 
 # One profile per GPU.

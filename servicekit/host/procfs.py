@@ -15,12 +15,12 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from servicekit.watchdog.events import Process
+    from servicekit.host.facts import Process
 
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -247,7 +247,7 @@ class Memory:
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:
         """Give a process as a person must be able to find it again."""
-        from servicekit.watchdog.events import Process
+        from servicekit.host.facts import Process
 
         return Process(
             pid=process.pid,

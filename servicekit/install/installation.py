@@ -11,15 +11,16 @@ from servicekit import __version__
 from servicekit.errors import UserError
 from servicekit.install.changes import Act, changes, record
 from servicekit.install.manifest import Manifest, inherited
-from servicekit.install.transaction import Directory, apply, look, make_directory, manifests
+from servicekit.install.present import look, manifests
+from servicekit.install.transaction import Directory, apply, make_directory
 from servicekit.managers import accounts
 from servicekit.places import Scope
-from servicekit.profiles.findings import shown
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals, survey
 from servicekit.service.plan import make_plan
 from servicekit.service.render import artifacts
 from servicekit.service.unit import moved_directories
+from servicekit.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,8 +16,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.errors import UserError
-from servicekit.profiles.findings import shown
 from servicekit.profiles.vocabulary import NAME, ManagerName
+from servicekit.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.errors import UserError
 from servicekit.install.changes import Act
-from servicekit.install.manifest import Manifest, from_json, sha256
+from servicekit.install.manifest import Manifest, sha256
+from servicekit.install.present import manifests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from servicekit.install.changes import Change, Present
-    from servicekit.install.manifest import Written
     from servicekit.install.rootfs import Tree
     from servicekit.places import Places
 
@@ -104,59 +104,6 @@ def _writing(
 def saved(path: Path) -> Path:
     """Where the text that force overwrites is kept."""
     return path.with_name(f"{path.name}.servicekit-old")
-
-
-def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:
-    """Read what is installed, by profile."""
-    found = {}
-    for name in tree.names(places.manifests):
-        if name.endswith(".json") and not name.startswith("."):
-            path = places.manifests / name
-            try:
-                present = tree.look(path)
-            except OSError as error:
-                reason = (error.strerror or "").lower()
-                raise UserError(f'manifest "{path}" cannot be read: {reason}') from None
-            if present is not None:
-                manifest = from_json(present.content.decode(errors="replace"), where=str(path))
-                found[manifest.profile] = manifest
-    return found
-
-
-def look(tree: Tree, paths: Iterable[Path]) -> dict[Path, Present]:
-    """Read what is there at `paths`; those where nothing is are left out."""
-    found = {path: tree.look(path) for path in paths}
-    return {path: present for path, present in found.items() if present is not None}
-
-
-def drifted(
-    tree: Tree, installed: Sequence[Manifest], others: Iterable[Manifest] = ()
-) -> dict[str, tuple[str, ...]]:
-    """Tell of each of `installed` which files are not as an install left them, and how.
-
-    `others` are manifests of what may share files with them.
-    """
-    ours: dict[Path, list[Written]] = {}
-    for manifest in (*installed, *others):
-        for written in manifest.files:
-            ours.setdefault(written.path, []).append(written)
-    found: dict[Path, str] = {}
-    for path, known in ours.items():
-        try:
-            here = tree.look(path)
-        except PermissionError:
-            continue  # for whoever may read it to tell
-        except OSError as error:
-            found[path] = f"{path}: {error.strerror}"
-            continue
-        if here is None:
-            found[path] = f"{path} is missing"
-        elif not any(written.is_(here.content, here.mode) for written in known):
-            found[path] = f"{path} was changed"
-    return {
-        manifest.profile: tuple(found[w.path] for w in manifest.files if w.path in found)
-        for manifest in installed
-    }
 
 
 @contextmanager

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from servicekit import data
 from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError
 from servicekit.profiles import trusted_toml
-from servicekit.profiles.findings import Finding, did_you_mean, printable, shown, texts
-from servicekit.profiles.model import examine, merge
+from servicekit.profiles.findings import Finding, texts
+from servicekit.profiles.parsing import examine, merge
+from servicekit.text import did_you_mean, printable, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,6 +10,8 @@ import re
 import tomllib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
+from servicekit.text import did_you_mean, printable, shown
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -19,8 +21,6 @@ Path: TypeAlias = tuple[str | int, ...]
 Lines: TypeAlias = "Mapping[Path, int]"
 """On which line, from 1, a file says what is at a path."""
 
-LONGEST_QUOTE: Final = 60
-"""Characters of a user's value that a finding repeats."""
 
 _HUGE: Final = 10**12
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
@@ -86,24 +86,6 @@ def place(path: Path) -> str:
             dot = "." if spelt else ""
             spelt += dot + (part if _BARE.match(part) else f'"{shown(part)}"')
     return spelt
-
-
-def printable(text: str) -> str:
-    """Make `text` fit for a line of a terminal: whole, with control characters spelt out."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-
-
-def shown(text: str) -> str:
-    """Make a user's `text` fit to be repeated: short, and printable."""
-    return printable(text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Give `; did you mean "…"?` for the name in `known` closest to `word`, else nothing."""
-    import difflib
-
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f'; did you mean "{close[0]}"?' if close else ""
 
 
 def wording(error: Mapping[str, Any]) -> str:

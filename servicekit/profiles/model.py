@@ -7,8 +7,8 @@ MiB, as each field says.
 
 from __future__ import annotations
 
-from types import MappingProxyType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from types import SimpleNamespace
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from pydantic import (
     AfterValidator,
@@ -22,23 +22,13 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
-    ValidationError,
     WithJsonSchema,
 )
-from pydantic.json_schema import GenerateJsonSchema
-from typing_extensions import override
 
-from servicekit.errors import ProfileError
 from servicekit.profiles import vocabulary
-from servicekit.profiles.findings import Finding, Lines, did_you_mean, texts, wording
-from servicekit.profiles.rules import CHECKS
+from servicekit.profiles.parsing import examine, merge, parse
+from servicekit.profiles.schema import json_schema
 from servicekit.profiles.vocabulary import EngineName, Reason, variable_of
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pydantic.json_schema import JsonSchemaValue
-    from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 __all__ = [
     "EngineName",
@@ -368,146 +358,3 @@ def _plain(section: BaseModel) -> SimpleNamespace:
             for name, value in vocabulary.items()
         }
     )
-
-
-def _sections() -> Mapping[str, type[BaseModel]]:
-    """Tables of a profile whose keys are fixed, by name."""
-    return {
-        key: field.annotation
-        for key, field in Profile.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
-
-
-_STAND_IN: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "name": "stand-in",
-        "summary": "stands in",
-        "engine": EngineName.SGLANG,
-        "model": "stand/in",
-        "served_name": "stand-in",
-        "port": 1024,
-        "context": {"requested": 1},
-    }
-)
-"""Values in place of wrong ones, so that the checks which do not read them can run."""
-
-
-def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `change` laid over it: tables key by key at any depth, all else replaced.
-
-    `false` in `options` and `environment` takes the key away. Neither argument is changed.
-    """
-    merged = _laid_over(base, change)
-    for table in ("options", "environment"):
-        if isinstance(merged.get(table), dict):
-            merged[table] = {
-                key: value for key, value in merged[table].items() if value is not False
-            }
-    return merged
-
-
-def _laid_over(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in change.items():
-        under = merged.get(key)
-        both = isinstance(value, dict) and isinstance(under, dict)
-        merged[key] = _laid_over(under, value) if both else value  # type: ignore[arg-type]
-    return merged
-
-
-def parse(
-    data: Mapping[str, Any], *, name: str, where: str, lines: Lines = MappingProxyType({})
-) -> Profile:
-    """Make a profile of `data`, the parsed TOML of the file `where`.
-
-    Raises `ProfileError` with all findings together; `lines` tells on which line a key is.
-    """
-    profile, findings = examine(data, name=name)
-    if profile is None:
-        raise ProfileError(where, texts(findings, lines))
-    return profile
-
-
-def examine(data: Mapping[str, Any], *, name: str) -> tuple[Profile | None, tuple[Finding, ...]]:
-    """Make a profile of `data`, or give everything that is wrong with it."""
-    findings = []
-    broken: set[str] = set()
-    if "name" in data:
-        findings.append(Finding(("name",), "is the file's name without .toml; remove it here"))
-    given = {**data, "name": name}
-    try:
-        profile = Profile.model_validate(given)
-    except ValidationError as error:
-        items = error.errors(include_url=False)
-        findings.extend(Finding(item["loc"], _finding(dict(item))) for item in items)
-        broken = {str(item["loc"][0]) for item in items}
-        sound = {key: value for key, value in given.items() if key not in broken}
-        profile = Profile.model_validate({**_STAND_IN, **sound})
-    for reads, check in CHECKS:
-        if not reads & broken:
-            findings.extend(check(profile))
-    return (None, tuple(findings)) if findings else (profile, ())
-
-
-def _finding(error: Mapping[str, Any]) -> str:
-    """Say what is wrong; for a key that does not exist, also where it might belong."""
-    if error["type"] != "extra_forbidden":
-        return wording(error)
-    *table, key = (str(part) for part in error["loc"])
-    sections = _sections()
-    if table and key in Profile.model_fields:
-        return "unknown key in this table; write it above the first [table] of the file"
-    homes = [name for name, model in sections.items() if key in model.model_fields]
-    if not table and homes:
-        return f"unknown key; it belongs below [{homes[0]}]"
-    known = sections[table[0]].model_fields if table else Profile.model_fields
-    return f"unknown key{did_you_mean(key, known) or '; see `servicekit schema`'}"
-
-
-class _TomlSchema(GenerateJsonSchema):
-    """JSON schema of what a TOML file can say: no null, and no default but of a single key."""
-
-    @override
-    def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
-        return self.generate_inner(schema["schema"])
-
-    @override
-    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
-        if isinstance(schema.get("default"), BaseModel | None):
-            return self.generate_inner(schema["schema"])
-        return super().default_schema(schema)
-
-    @override
-    def field_title_should_be_set(self, schema: object) -> bool:
-        return False
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON schema of a profile file, for editors: with `extends`, and without `name`."""
-    schema = Profile.model_json_schema(schema_generator=_TomlSchema)
-    properties, sections = schema["properties"], schema["$defs"]
-    del properties["name"]
-    properties["extends"] = {
-        "type": "string",
-        "pattern": f"^(?:{vocabulary.NAME})$",
-        "description": "profile whose keys this file changes: tables are merged key by key, and "
-        "false takes an option or a variable away",
-    }
-    text = properties["environment"]["additionalProperties"]
-    properties["environment"]["additionalProperties"] = {"anyOf": [text, {"const": False}]}
-    required = [key for key in schema.pop("required") if key != "name"]
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        **schema,
-        "title": "servicekit profile",
-        # What a profile by itself must say, one that extends another need not repeat.
-        "if": {"required": ["extends"]},
-        "else": {
-            "required": required,
-            "properties": {
-                "context": {"required": sections["Context"].pop("required")},
-                "environment": {"additionalProperties": text},
-            },
-        },
-    }

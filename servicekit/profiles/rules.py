@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from servicekit.profiles.findings import Finding, did_you_mean, shown
+from servicekit.profiles.findings import Finding
 from servicekit.profiles.vocabulary import (
     ANY_VARIABLE,
     HUB_FILE,
@@ -18,6 +18,7 @@ from servicekit.profiles.vocabulary import (
     EngineName,
     variable_of,
 )
+from servicekit.text import did_you_mean, shown
 
 if TYPE_CHECKING:
     from servicekit.profiles.findings import Path

@@ -23,8 +23,9 @@ from typing_extensions import override
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Places, Scope, below, system_places, user_places
 from servicekit.profiles import trusted_toml
-from servicekit.profiles.findings import Finding, did_you_mean, texts, wording
+from servicekit.profiles.findings import Finding, texts, wording
 from servicekit.profiles.model import Account, Directory, Line, Name
+from servicekit.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.places import Scope
-from servicekit.profiles.findings import Finding, Lines, lines_of, printable, syntax
+from servicekit.profiles.findings import Finding, Lines, lines_of, syntax
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

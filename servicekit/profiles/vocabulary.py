@@ -12,7 +12,7 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from servicekit.profiles.findings import shown
+from servicekit.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,11 @@ from servicekit.engines import engine
 from servicekit.errors import ExitCode, ProfileError, UserError
 from servicekit.models.hub_cache import cache_directory
 from servicekit.places import Scope
-from servicekit.profiles.findings import shown
-from servicekit.profiles.model import parse, variable_of
+from servicekit.profiles.model import variable_of
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import PLACEHOLDER, EngineName
 from servicekit.service.quoting import Reference
+from servicekit.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

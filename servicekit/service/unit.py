@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope, system_places
-from servicekit.profiles.findings import did_you_mean
 from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
+from servicekit.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

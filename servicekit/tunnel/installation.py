@@ -19,7 +19,8 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.install.changes import changes, record
 from servicekit.install.installation import ensure_account, forget_account, tell_again
 from servicekit.install.manifest import Manifest, inherited
-from servicekit.install.transaction import Directory, apply, look, manifests, turn
+from servicekit.install.present import look, manifests
+from servicekit.install.transaction import Directory, apply, turn
 from servicekit.managers import accounts
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName

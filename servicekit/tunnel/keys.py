@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from servicekit.errors import ExitCode, UserError
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 from servicekit.tunnel.values import HostKey, host_keys
 
 LIMIT: Final = 60.0

@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from servicekit.errors import ExitCode, UserError
-from servicekit.profiles.findings import Finding, did_you_mean, shown, texts
+from servicekit.profiles.findings import Finding, texts
 from servicekit.profiles.vocabulary import NAME
+from servicekit.text import did_you_mean, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

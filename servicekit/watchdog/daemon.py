@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import cgroups, procfs
 from servicekit.host.shared_memory import SharedMemory
@@ -24,8 +25,8 @@ from servicekit.install.manifest import from_json
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.places import Scope, spelt
 from servicekit.profiles import credentials
-from servicekit.profiles.findings import printable
-from servicekit.watchdog import evidence, ledger
+from servicekit.text import printable
+from servicekit.watchdog import evidence, history, ledger
 from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import (
     Activity,
@@ -44,7 +45,6 @@ from servicekit.watchdog.engine import (
 )
 from servicekit.watchdog.events import (
     EngineExited,
-    Fault,
     FaultSeen,
     GateMissed,
     GatePassed,
@@ -67,11 +67,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from servicekit.engines.base import Contexts, Counters
+    from servicekit.host.facts import Process
     from servicekit.install.manifest import Manifest
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
     from servicekit.watchdog.engine import PortHolder
-    from servicekit.watchdog.events import Memory, Process, Survey, View
+    from servicekit.watchdog.events import Memory, Survey, View
     from servicekit.watchdog.evidence import Received
     from servicekit.watchdog.examiner import Examiner
 
@@ -182,7 +183,7 @@ class Watchdog:
     def _started(self) -> Started:
         """Conclude from the ledger how this run begins, and write what the last one could not."""
         records = ledger.read(self._ledger.path)
-        cut_off = ledger.unfinished(
+        cut_off = history.unfinished(
             records,
             boot_id=self._boot_id,
             pid1_started=evidence.pid1_started(),
@@ -194,9 +195,9 @@ class Watchdog:
             records = ledger.read(self._ledger.path)
             self._say(f"the run before has no ending: {fault.sentence}", Priority.WARNING, fault)
         limits = self._profile.restart
-        held = ledger.holdoff(records, ledger.now(), limits)
-        self._restarts, self._eta = held.restarts, ledger.eta(records)
-        self._surveyor.remember(ledger.baselines(records, self._boot_id))
+        held = history.holdoff(records, ledger.now(), limits)
+        self._restarts, self._eta = held.restarts, history.eta(records)
+        self._surveyor.remember(history.baselines(records, self._boot_id))
         counted = self._note(
             Kind.STARTED, pid=os.getpid(), pid1_started=evidence.pid1_started(), ppid=self._parent
         )

@@ -10,12 +10,9 @@ at again before it is sent a signal.
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import os
 import signal
-import socket
-import struct
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +21,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from servicekit.host import cgroups, procfs
 from servicekit.host.child import Child, inherited
-from servicekit.watchdog.events import Process, Sign
+from servicekit.host.facts import Process
+from servicekit.host.sockets import _refused, held_by, listeners
+from servicekit.watchdog.events import Sign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -470,73 +469,6 @@ def sweep(processes: Iterable[Stat | Process]) -> None:
 
 
 # Sockets.
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """A listening TCP socket."""
-
-    address: str
-    inode: int
-    uid: int
-
-
-_LISTEN: Final = b"0A"
-
-
-def listeners(host: str, port: int) -> tuple[Listener, ...]:
-    """Find the sockets that a connection to `host` and `port` reaches.
-
-    The kernel prefers the most exact address; of several sockets with the same one, which is
-    allowed when all agree, each gets a share of the connections.
-    """
-    exact = "/proc/net/tcp6" if ":" in host else "/proc/net/tcp"
-    found: tuple[Listener, ...] = ()
-    for table in (exact, *({"/proc/net/tcp", "/proc/net/tcp6"} - {exact})):
-        found += tuple(_listening(table, port))
-        if matching := tuple(one for one in found if one.address == host):
-            return matching  # which a second table, milliseconds to read, would not change
-    for address in (f"::ffff:{host}", "0.0.0.0", "::"):  # noqa: S104 - what reaches any host
-        if matching := tuple(one for one in found if one.address == address):
-            return matching
-    return ()
-
-
-def _listening(table: str, port: int) -> Iterator[Listener]:
-    wanted = f":{port:04X}".encode()
-    try:
-        content = Path(table).read_bytes()
-    except OSError:
-        return
-    for line in content.splitlines()[1:] if wanted in content else ():
-        _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
-        if state == _LISTEN and local.endswith(wanted):
-            address = _address(local.partition(b":")[0].decode())
-            yield Listener(address, int(inode), int(uid))
-
-
-def _address(words: str) -> str:
-    """Read an address as the kernel prints it: 32-bit words of memory, in the machine's order."""
-    packed = b"".join(
-        struct.pack("=I", int(words[start : start + 8], 16)) for start in range(0, len(words), 8)
-    )
-    family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6  # noqa: PLR2004 - bytes of IPv4
-    return socket.inet_ntop(family, packed)
-
-
-def _refused(host: str, port: int) -> bool:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as client:
-        client.settimeout(0)
-        client.connect_ex((host, port))
-        # On loopback the refusal has arrived by the time that the call returns.
-        return client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
-
-
-def held_by(socket_inode: int, pids: Iterable[int]) -> int | None:
-    """Find which of `pids` holds a socket; `None` when none does, or none that may be looked at."""
-    wanted = f"socket:[{socket_inode}]"
-    return next((pid for pid in pids if wanted in procfs.links(pid)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from servicekit.host.facts import GpuView, Process
+
 if TYPE_CHECKING:
     from servicekit.diagnosis.causes import Cause
+    from servicekit.diagnosis.fault import Fault
     from servicekit.engines.base import Contexts, Counters
     from servicekit.errors import ExitCode
     from servicekit.profiles.model import Profile, Reason
@@ -108,43 +111,6 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
-    """A process as a person must be able to find it again."""
-
-    pid: int
-    """0 for one that cannot be seen: of another account, or outside the container."""
-    started: int
-    """Start time in clock ticks since boot (field 22 of /proc/PID/stat): defeats reuse of pids."""
-    user: str
-    command: str
-    mib: int | None = None
-    """VRAM it holds, where the driver tells."""
-    stuck: bool = False
-    """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
-
-    @property
-    def named(self) -> str:
-        """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
-        who = f"pid {self.pid}" if self.pid else "a process that cannot be seen from here"
-        held = "" if self.mib is None else f"{self.mib} MiB"
-        known = ", ".join(filter(None, (self.user, self.command, held)))
-        return f"{who} ({known})" if known else who
-
-
-class GpuView(StrEnum):
-    """What a look at the profile's GPUs found."""
-
-    NOT_USED = "not-used"
-    PRESENT = "present"
-    ABSENT = "absent"
-    """No device, or the driver is not up (yet)."""
-    UNRESPONSIVE = "unresponsive"
-    """A driver call did not return within its deadline."""
-    LOST = "lost"
-    """The kernel or the driver says that only a reset or a reboot brings it back."""
-
-
-@dataclass(frozen=True, slots=True)
 class Survey:
     """One look at who holds what this run needs."""
 
@@ -162,16 +128,6 @@ class Survey:
     """VRAM in use above this run's baseline that no living process accounts for."""
     engine_mib: int | None = None
     """VRAM that the engine's tree holds, where the driver tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Why a run ends, with its evidence in one sentence and what would do."""
-
-    cause: Cause
-    sentence: str
-    remedy: str = ""
-    """What would do; `{profile}` stands for the profile's name."""
 
 
 class LaunchFailedError(Exception):

@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
 from servicekit.diagnosis.reader import LogReader
 from servicekit.diagnosis.verdict import diagnose
 from servicekit.profiles.vocabulary import EngineName, Reason
 from servicekit.watchdog import health
-from servicekit.watchdog.events import Fault, GateMissed, GatePassed, Observed, Progressed, Sign
+from servicekit.watchdog.events import GateMissed, GatePassed, Observed, Progressed, Sign
 from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
 
 if TYPE_CHECKING:

@@ -15,8 +15,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.diagnosis.causes import Cause
@@ -25,11 +23,9 @@ from servicekit.host import untrusted
 from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from servicekit.profiles.model import Restart
-    from servicekit.watchdog.events import Fault
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes after which the ledger is written anew with its newest half."""
@@ -270,186 +266,3 @@ def newest(records: Sequence[Record], limit: int = SIZE_LIMIT // 2) -> tuple[Rec
         elif record.kind in {Kind.STARTED, Kind.LAUNCHED, Kind.READY} and record.run in runs_seen:
             kept.append(record)
     return tuple(reversed(kept))
-
-
-@dataclass(frozen=True, slots=True)
-class Holdoff:
-    """What the runs before allow the next one."""
-
-    delay_seconds: float = 0.0
-    """How long the launch is to wait from now."""
-    faults_left: int = 1
-    """Faults that the budget still allows, the coming run's included."""
-    last_cause: Cause | None = None
-    """Why the run before failed, where this one follows it."""
-    last_sentence: str = ""
-    faults: int = 0
-    """Faults in a row."""
-    restarts: int = 0
-    """Runs since an operator last started the service."""
-
-
-def holdoff(records: Iterable[Record], at: datetime, policy: Restart) -> Holdoff:
-    """Conclude how a run that begins at `at` is to hold off.
-
-    Faults in a row count until one run was ready for `policy.healthy` seconds, an operator started
-    the service (`forgiven`), or a run ended in a way that only an operator's start follows. A run
-    has one fault, its first.
-    """
-    faults: list[Record] = []
-    ready: dict[str, datetime] = {}
-    failed: set[str] = set()
-    restarts = 0
-    for record in records:
-        if record.kind is Kind.STARTED:
-            restarts += 1
-        elif record.kind is Kind.READY:
-            ready.setdefault(record.run, record.at)
-        elif record.kind is Kind.FORGIVEN:
-            faults, restarts = [], 0
-        elif record.kind in {Kind.FAULT, Kind.GONE}:
-            since = ready.get(record.run, record.at)
-            if (record.at - since).total_seconds() >= policy.healthy:
-                faults = [fault for fault in faults if fault.run == record.run]
-            if record.kind is Kind.FAULT and record.run not in failed:
-                failed.add(record.run)
-                faults += [] if record.cause in UNCOUNTED else [record]
-            if record.kind is Kind.GONE and record.fields.get("code") in CHAIN_ENDS:
-                faults, restarts = [], 0
-    recent = [fault for fault in faults if (at - fault.at).total_seconds() <= policy.window]
-    left = max(0, policy.budget - len(recent))
-    if not faults:
-        return Holdoff(faults_left=left, restarts=restarts)
-    last = faults[-1]
-    delay = HOLD_OFFS[min(len(faults), len(HOLD_OFFS) - 1)]
-    waited = max(0.0, (at - last.at).total_seconds())  # a clock set back makes no longer wait
-    return Holdoff(max(0.0, delay - waited), left, last.cause, last.sentence, len(faults), restarts)
-
-
-def unfinished(
-    records: Sequence[Record], *, boot_id: str, pid1_started: int, on_wsl: bool
-) -> tuple[str, Fault] | None:
-    """Tell which run before this one has no ending, and how it must have ended; else `None`.
-
-    A virtual machine that was stopped has another boot id; a WSL distribution that was restarted
-    within its virtual machine has the same one, and a first process that started later.
-    """
-    from servicekit.watchdog.events import Fault  # many classes, which `status` does without
-
-    run = next((record.run for record in reversed(records) if record.run), None)
-    of_run = [record for record in records if record.run == run]
-    if run is None or any(record.kind in {Kind.GONE, Kind.FAULT} for record in of_run):
-        return None
-    last = of_run[-1]
-    seen = f"last heard of at {last.at.isoformat(timespec='seconds')}"
-    stop = next((record for record in of_run if record.kind is Kind.STOPPING), None)
-    if stop is not None and stop.cause is not None:
-        return run, Fault(stop.cause, f"cut off while it was stopping, {seen}")
-    began = next((r.fields.get("pid1_started") for r in of_run if r.kind is Kind.STARTED), None)
-    if last.boot_id == boot_id and began in {pid1_started, None}:
-        cause, what = Cause.WATCHDOG_KILLED, "the watchdog was killed"
-    elif on_wsl:
-        cause, what = Cause.IDLE_KILL, "WSL stopped the virtual machine or the distribution"
-    else:
-        cause, what = Cause.POWER_LOSS, "the host went down without stopping it"
-    return run, Fault(cause, f"{what}; {seen}", cause.remedies[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run, as its records tell it."""
-
-    run: str
-    began: datetime
-    ended: datetime | None = None
-    """`None` while it lasts, or when it was cut off."""
-    code: int | None = None
-    cause: Cause | None = None
-    sentence: str = ""
-    ready_seconds: float | None = None
-    """From the launch to ready; `None` when it never was."""
-    phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds in each boot phase that was left again, by its name."""
-
-
-def runs(records: Iterable[Record]) -> tuple[Run, ...]:
-    """Sum each run up, oldest first."""
-    of_run: dict[str, list[Record]] = {}
-    for record in records:
-        if record.run:
-            of_run.setdefault(record.run, []).append(record)
-    return tuple(_summed(run, told) for run, told in of_run.items())
-
-
-def _summed(run: str, told: Sequence[Record]) -> Run:
-    first: dict[Kind, Record] = {}
-    for record in told:
-        first.setdefault(record.kind, record)
-    gone, why = first.get(Kind.GONE), first.get(Kind.FAULT) or first.get(Kind.STOPPING)
-    launched, ready = first.get(Kind.LAUNCHED), first.get(Kind.READY)
-    boot = [record for record in told if record.kind in {Kind.PHASE, Kind.READY}]
-    phases: dict[str, float] = {}
-    for entered, left in pairwise(boot):
-        if entered.kind is Kind.PHASE:
-            name = str(entered.fields.get("boot", ""))
-            phases[name] = phases.get(name, 0.0) + _seconds(entered, left)
-    return Run(
-        run=run,
-        began=told[0].at,
-        ended=gone.at if gone else None,
-        code=gone.fields.get("code") if gone else None,
-        cause=why.cause if why else None,
-        sentence=why.sentence if why else "",
-        ready_seconds=_seconds(launched, ready) if launched and ready else None,
-        phases=phases,
-    )
-
-
-def _seconds(begin: Record, end: Record) -> float:
-    return max(0.0, (end.at - begin.at).total_seconds())
-
-
-def eta(records: Iterable[Record]) -> float | None:
-    """Seconds that a start is expected to take from launch to ready; `None` without a past one."""
-    past = [run.ready_seconds for run in runs(records) if run.ready_seconds is not None]
-    return median(past[-BOOTS_COMPARED:]) if past else None
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """How long the last start spent in one boot phase, and what is usual."""
-
-    name: str
-    seconds: float
-    usual: float | None
-    """Median of the starts before; `None` where none of them had this phase."""
-
-    @property
-    def slow(self) -> bool:
-        """Whether it stands out: twice as long as usual, and by more than a breath."""
-        longer = self.seconds - (self.usual if self.usual is not None else self.seconds)
-        return longer > max(1.0, self.usual or 0.0)
-
-
-def phase_times(records: Iterable[Record]) -> tuple[PhaseTime, ...]:
-    """Compare the phases of the last start that became ready with those before it."""
-    past = [run.phases for run in runs(records) if run.ready_seconds is not None]
-    if not past:
-        return ()
-    *before, last = past[-BOOTS_COMPARED - 1 :]
-    usual = {name: [phases[name] for phases in before if name in phases] for name in last}
-    return tuple(
-        PhaseTime(name, seconds, median(usual[name]) if usual[name] else None)
-        for name, seconds in last.items()
-    )
-
-
-def baselines(records: Iterable[Record], boot_id: str) -> dict[str, int]:
-    """MiB in use on each GPU without a process of ours: the least that was seen since this boot."""
-    least: dict[str, int] = {}
-    for record in records:
-        found = record.fields.get("baseline")
-        if record.boot_id == boot_id and isinstance(found, dict):
-            for gpu, mib in found.items():
-                least[gpu] = min(mib, least.get(gpu, mib))
-    return least

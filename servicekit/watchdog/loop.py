@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
     from servicekit.engines.base import Counters
     from servicekit.errors import ExitCode
-    from servicekit.watchdog.events import Action, Event, Policy, Process, Started, Survey, View
+    from servicekit.host.facts import Process
+    from servicekit.watchdog.events import Action, Event, Policy, Started, Survey, View
 
 JUMP: Final = 5.0
 """Seconds that wall-clock and monotonic time may drift apart between two looks, or that the loop

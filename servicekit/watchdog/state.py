@@ -16,7 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from servicekit.diagnosis.causes import Cause, Retry
+from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode
+from servicekit.host.facts import GpuView
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     Actions,
@@ -28,11 +30,9 @@ from servicekit.watchdog.events import (
     Event,
     Exit,
     ExtendTimeout,
-    Fault,
     FaultSeen,
     GateMissed,
     GatePassed,
-    GpuView,
     Kill,
     Launch,
     Launched,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.errors import ExitCode
 from servicekit.host import procfs
-from servicekit.watchdog import publish
+from servicekit.watchdog import history, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
     from servicekit.places import Places
-    from servicekit.watchdog.ledger import Record, Run
+    from servicekit.watchdog.history import Run
+    from servicekit.watchdog.ledger import Record
     from servicekit.watchdog.publish import State
 
 CONTEXT: Final = ("requested", "declared", "physical", "effective")
@@ -116,9 +117,7 @@ def conclude(
 
     `last` is the state that was published last, if that is still there.
     """
-    from servicekit.watchdog import ledger
-
-    run = next(reversed(ledger.runs(records)), None)
+    run = next(reversed(history.runs(records)), None)
     if seen is not None and seen.active in {"active", "activating", "reloading"}:
         return _between(profile, seen, run)
     if last is not None and (last.code is None or (run is not None and last.run != run.run)):

@@ -11,19 +11,22 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from servicekit.host.facts import GpuView, Process
 from servicekit.watchdog.engine import leftovers, port_holder
-from servicekit.watchdog.events import GpuView, Process, Survey
+from servicekit.watchdog.events import Survey
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
-    from servicekit.host.gpu import Gpus, Holders, Look, Xid
+    from servicekit.diagnosis.fault import Fault
+    from servicekit.host.gpu import Gpus, Look
     from servicekit.host.procfs import Stat
+    from servicekit.host.xid import Xid
     from servicekit.profiles.model import Profile
     from servicekit.watchdog.adopted import Kin
     from servicekit.watchdog.engine import Census, EngineProcess, Marker
-    from servicekit.watchdog.events import Fault
+    from servicekit.watchdog.gpu_holders import Holders
 
 
 class Surveyor:
@@ -113,7 +116,7 @@ class Surveyor:
         return None if holder.process.pid in {process.pid for process in left} else holder.process
 
     def _with_gpu(self, survey: Survey, gpu: Look, processes: Mapping[int, Stat]) -> Survey:
-        from servicekit.host.gpu import attribute, sees_whole_host
+        from servicekit.watchdog.gpu_holders import attribute, sees_whole_host
 
         self._addresses = tuple(device.pci for device in gpu.devices if device.pci)
         self._present.set()
@@ -167,7 +170,7 @@ class Surveyor:
         Where we see the whole host the driver lists everybody but a zombie whose threads live on;
         elsewhere (WSL, containers) the list may be empty, or have other numbers than we do.
         """
-        from servicekit.host.gpu import holds_gpu, sees_whole_host
+        from servicekit.watchdog.gpu_holders import holds_gpu, sees_whole_host
 
         whole, session = sees_whole_host(), os.getsid(0)
         return [
@@ -186,7 +189,8 @@ class Surveyor:
         """
         if self._gpus is None:
             return
-        from servicekit.host.gpu import Recovery, xids
+        from servicekit.host.gpu import xids
+        from servicekit.host.xid import Recovery
 
         await self._present.wait()  # before that there is no driver that could report anything
         async for xid in xids(self._gpus.names):
@@ -201,7 +205,7 @@ class Surveyor:
 
     def _is_ours(self, xid: Xid) -> bool:
         """Tell whether a report is of one of our GPUs; NVML's are, and name it by UUID."""
-        from servicekit.host.gpu import same_address
+        from servicekit.host.xid import same_address
 
         by_address = ":" in xid.gpu and self._addresses
         return not by_address or any(same_address(xid.gpu, own) for own in self._addresses)

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.host import gpu, procfs
+from servicekit.host import procfs
+from servicekit.host.facts import GpuView
 from servicekit.host.gpu import Gpus, XidWatch
-from servicekit.profiles.model import parse
+from servicekit.profiles.parsing import parse
+from servicekit.watchdog import gpu_holders
 from servicekit.watchdog.engine import (
     Census,
     EngineProcess,
@@ -29,13 +31,13 @@ from servicekit.watchdog.engine import (
     reap_adopted,
     sweep,
 )
-from servicekit.watchdog.events import GpuView, Survey
 from servicekit.watchdog.survey import Surveyor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from servicekit.host.procfs import Stat
+    from servicekit.watchdog.events import Survey
 
 pytestmark = pytest.mark.gpu
 
@@ -191,7 +193,7 @@ def test_an_engines_memory_is_seen_and_comes_back(
     assert 2048 <= survey.engine_mib <= 2048 + CONTEXT
     assert (survey.strangers, survey.leftovers) == ((), ())
     assert survey.ownerless_mib <= ALLOWANCE
-    assert gpu.holds_gpu(living(engine.pid), card.census.memory)
+    assert gpu_holders.holds_gpu(living(engine.pid), card.census.memory)
     engine.kill()
     card.engine = None
     back = timed(lambda: is_free(card.look()), "the memory is back")
@@ -231,7 +233,7 @@ ctypes.CDLL(None).pthread_exit(None)
     assert survey.engine_mib is not None
     assert survey.engine_mib >= 512
     assert engine.pid in engine.members()
-    assert gpu.holds_gpu(living(engine.pid), card.census.memory)
+    assert gpu_holders.holds_gpu(living(engine.pid), card.census.memory)
     assert survey.ownerless_mib <= ALLOWANCE
 
 
@@ -254,7 +256,7 @@ def test_our_own_child_holds_no_memory(card: Card) -> None:
     assert card.gpus._talk is not None
     pid = card.gpus._talk._child.pid
     print("our child's devices:", sorted(set(procfs.links(pid))))  # noqa: T201 - a measurement
-    assert not gpu.holds_gpu(living(pid), card.census.memory)
+    assert not gpu_holders.holds_gpu(living(pid), card.census.memory)
     card.gpus.close()
     wait_until(
         lambda: (stat := procfs.stat(pid)) is None or not stat.alive, LIMIT, "the child is gone"

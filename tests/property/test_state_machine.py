@@ -50,8 +50,10 @@ from hypothesis.stateful import (
 from typing_extensions import override
 
 from servicekit.diagnosis.causes import Cause, Retry
+from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
+from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.model import Reason
 from servicekit.watchdog.events import (
     Action,
@@ -62,11 +64,9 @@ from servicekit.watchdog.events import (
     Event,
     Exit,
     ExtendTimeout,
-    Fault,
     FaultSeen,
     GateMissed,
     GatePassed,
-    GpuView,
     Kill,
     Launch,
     Launched,
@@ -77,7 +77,6 @@ from servicekit.watchdog.events import (
     Observed,
     Phase,
     Policy,
-    Process,
     Progressed,
     Published,
     ReadCounters,

@@ -27,9 +27,9 @@ from servicekit.doctor.view import (
 )
 from servicekit.doctor.wsl.conf import Key
 from servicekit.engines.base import Installed
+from servicekit.host.facts import GpuView, Process
 from servicekit.host.gpu import Device, Look
 from servicekit.places import Scope
-from servicekit.watchdog.events import GpuView, Process
 
 GIB: Final = 1 << 30
 CARD: Final = Device(

@@ -16,7 +16,7 @@ import pytest
 from typing_extensions import override
 
 from servicekit.errors import UserError
-from servicekit.install import transaction
+from servicekit.install import present, transaction
 from servicekit.install.changes import changes, record
 from servicekit.install.manifest import Manifest, inherited
 from servicekit.install.rootfs import Tree
@@ -67,12 +67,12 @@ def install(
     """Install `artifacts`, or uninstall where there are none; the changes and what was undone."""
     artifacts = tuple(artifacts)
     with transaction.turn(tree, PLACES, patience=5) as mine:
-        known = transaction.manifests(tree, PLACES)
+        known = present.manifests(tree, PLACES)
         own = known.pop(profile, None)
         others = tuple(known.values())
         listed = own.files if own else ()
-        present = transaction.look(tree, [*(a.path for a in artifacts), *(w.path for w in listed)])
-        made = changes(artifacts, present, own, others, force=force)
+        there = present.look(tree, [*(a.path for a in artifacts), *(w.path for w in listed)])
+        made = changes(artifacts, there, own, others, force=force)
         manifest = Manifest(
             profile=profile,
             servicekit="1",
@@ -448,11 +448,11 @@ def test_what_is_no_file_is_drift_and_no_manifest(root: Path) -> None:
     unit = root / "srv/sk/units/servicekit-x.service"
     unit.unlink()
     unit.mkdir()
-    found = transaction.drifted(tree, tuple(transaction.manifests(tree, PLACES).values()))
+    found = present.drifted(tree, tuple(present.manifests(tree, PLACES).values()))
     assert found["x"] == (f"{UNIT}: something that is no file is in the way; move it",)
     (root / "srv/sk/installed/y.json").mkdir()
     with pytest.raises(UserError, match=r'manifest "/srv/sk/installed/y.json" cannot be read: '):
-        transaction.manifests(tree, PLACES)
+        present.manifests(tree, PLACES)
 
 
 def test_a_text_edited_after_an_interruption_is_saved(root: Path) -> None:

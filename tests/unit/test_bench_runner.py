@@ -23,7 +23,7 @@ from servicekit.profiles.vocabulary import EngineName
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from servicekit.lab.bench.suites import Planned
+    from servicekit.lab.bench.cases import Planned
     from servicekit.lab.verify.values import Request
 
 SETTING = suites.Setting(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)

@@ -36,10 +36,11 @@ from servicekit.doctor.view import (
 )
 from servicekit.doctor.wsl.conf import Key
 from servicekit.engines.base import Installed
-from servicekit.host.gpu import Device, Look, Xid
+from servicekit.host.facts import GpuView, Process
+from servicekit.host.gpu import Device, Look
+from servicekit.host.xid import Xid
 from servicekit.models.weights import Lack, Missing, Need
 from servicekit.places import Scope
-from servicekit.watchdog.events import GpuView, Process
 
 if TYPE_CHECKING:
     from servicekit.doctor.view import Host

@@ -28,6 +28,7 @@ from servicekit.doctor.wsl.conf import Key
 from servicekit.doctor.wsl.task import NAMESPACE
 from servicekit.host import procfs
 from servicekit.host.bounded import Board, MuteError
+from servicekit.host.facts import GpuView
 from servicekit.install.installation import Order
 from servicekit.install.manifest import Manifest
 from servicekit.managers.supervisor import Supervisor as SupervisorManager
@@ -35,7 +36,6 @@ from servicekit.models.weights import Missing
 from servicekit.places import Scope, below
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.watchdog import ledger
-from servicekit.watchdog.events import GpuView
 from servicekit.watchdog.ledger import Kind
 from servicekit.watchdog.publish import State, write_state
 

@@ -18,6 +18,8 @@ from machines.waiting import wait_until
 
 from servicekit.host import cgroups, procfs
 from servicekit.host.child import Child, ExitStatus, inherited
+from servicekit.host.facts import Process
+from servicekit.host.sockets import listeners
 from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import (
     LINE_LENGTH,
@@ -29,13 +31,12 @@ from servicekit.watchdog.engine import (
     become_subreaper,
     download_bytes,
     leftovers,
-    listeners,
     port_holder,
     reap_adopted,
     signs,
     sweep,
 )
-from servicekit.watchdog.events import Process, Sign
+from servicekit.watchdog.events import Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from servicekit.engines import ENGINES, engine
 from servicekit.engines.commandline import option_words
-from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import EngineName
 from servicekit.service.quoting import Reference
+
+if TYPE_CHECKING:
+    from servicekit.profiles.model import Profile
 
 PORT = Reference("SERVICEKIT_PORT")
 

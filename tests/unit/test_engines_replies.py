@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from servicekit.engines import ENGINES, engine
 from servicekit.engines.base import Completion, Contexts, ShapeError
 from servicekit.engines.shapes import names_listed, quote
-from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import EngineName
+
+if TYPE_CHECKING:
+    from servicekit.profiles.model import Profile
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

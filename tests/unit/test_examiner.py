@@ -13,7 +13,7 @@ from servicekit.watchdog.evidence import OomProof
 from servicekit.watchdog.examiner import Examiner
 
 if TYPE_CHECKING:
-    from servicekit.watchdog.events import Fault
+    from servicekit.diagnosis.fault import Fault
 
 OURS = OomProof("the OOM killer killed a process in this service's control group", own=True)
 SOMEBODYS = OomProof("the OOM killer killed a process on this host at that time", own=False)

@@ -9,17 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.profiles.findings import (
-    Finding,
-    did_you_mean,
-    lines_of,
-    place,
-    printable,
-    shown,
-    syntax,
-    texts,
-    wording,
-)
+from servicekit.profiles.findings import Finding, lines_of, place, syntax, texts, wording
+from servicekit.text import did_you_mean, printable, shown
 
 if TYPE_CHECKING:
     from servicekit.profiles.findings import Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +12,11 @@ from servicekit.engines import engine
 from servicekit.engines.base import FlagTable, LegalValue
 from servicekit.engines.options.parser import Level, Remark, Use, check_flags, read_argv
 from servicekit.engines.options.tables import table, tables
-from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import EngineName
+
+if TYPE_CHECKING:
+    from servicekit.profiles.model import Profile
 
 SGLANG_16 = table(EngineName.SGLANG, "0.5.16")
 SGLANG_23 = table(EngineName.SGLANG, "0.5.23")

@@ -18,23 +18,12 @@ from typing_extensions import override
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.host import gpu, procfs
-from servicekit.host.gpu import (
-    Device,
-    Gpus,
-    Holders,
-    KernelWatch,
-    Lock,
-    Look,
-    Recovery,
-    Xid,
-    XidWatch,
-    attribute,
-    same_address,
-    xid_in,
-    xids,
-)
+from servicekit.host.facts import GpuView
+from servicekit.host.gpu import Device, Gpus, Lock, Look, XidWatch, xids
 from servicekit.host.procfs import Stat
-from servicekit.watchdog.events import GpuView
+from servicekit.host.xid import KernelWatch, Recovery, Xid, same_address, xid_in
+from servicekit.watchdog import gpu_holders
+from servicekit.watchdog.gpu_holders import Holders, attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -586,7 +575,7 @@ def test_who_only_watches_a_gpu_does_not_hold_it(
     monkeypatch.setattr(procfs, "links", lambda _: iter(links))
     monkeypatch.setattr(procfs, "threads", lambda _: (7,))
     process = Stat(1, "x", state, 0, 1, 1, 2, 1, 0)
-    assert gpu.holds_gpu(process, Read()) is (holds == "yes")
+    assert gpu_holders.holds_gpu(process, Read()) is (holds == "yes")
 
 
 # One profile per GPU.

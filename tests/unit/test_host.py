@@ -12,7 +12,7 @@ import pytest
 
 from servicekit.install.manifest import Manifest
 from servicekit.places import system_places, user_places
-from servicekit.profiles.model import parse
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import (
     HOMES,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plans
 import pytest
@@ -15,8 +15,11 @@ from servicekit.engines.base import Installed
 from servicekit.engines.options.known_issues import check_known, emitted, in_range
 from servicekit.engines.options.parser import Level, Remark, Use, read_argv
 from servicekit.engines.options.tables import shipped, tables
-from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import EngineName
+
+if TYPE_CHECKING:
+    from servicekit.profiles.model import Profile
 
 NVFP4 = "RadixArk/Qwen3.8-27B-NVFP4"
 BF16_HEAD = "RadixArk/Qwen3.8-27B-NVFP4-BF16-LMHead"

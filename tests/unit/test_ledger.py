@@ -17,22 +17,8 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.profiles.model import Restart
 from servicekit.watchdog import ledger
-from servicekit.watchdog.ledger import (
-    HOLD_OFFS,
-    Kind,
-    Ledger,
-    Record,
-    baselines,
-    eta,
-    forgive,
-    holdoff,
-    newest,
-    parse,
-    phase_times,
-    read,
-    runs,
-    unfinished,
-)
+from servicekit.watchdog.history import baselines, eta, holdoff, phase_times, runs, unfinished
+from servicekit.watchdog.ledger import HOLD_OFFS, Kind, Ledger, Record, forgive, newest, parse, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

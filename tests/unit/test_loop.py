@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
+from servicekit.host.facts import Process
 from servicekit.watchdog.events import (
     EngineExited,
-    Fault,
     GateMissed,
     GatePassed,
     LaunchFailedError,
     Miss,
     Policy,
-    Process,
     Started,
     StopRequested,
     Survey,

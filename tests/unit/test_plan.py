@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import below, system_places
-from servicekit.profiles.model import Profile, parse
+from servicekit.profiles.parsing import parse
 from servicekit.service.plan import Host, Plan, Tunable, apply_tunables, make_plan
 from servicekit.service.quoting import Reference
+
+if TYPE_CHECKING:
+    from servicekit.profiles.model import Profile
 
 SMALL: dict[str, Any] = {
     "summary": "a small one",

@@ -23,8 +23,10 @@ from servicekit.engines.options.tables import tables
 from servicekit.errors import ProfileError
 from servicekit.places import below
 from servicekit.profiles.catalog import Catalog
-from servicekit.profiles.model import EngineName, Profile, json_schema, merge, parse, variable_of
+from servicekit.profiles.model import EngineName, Profile, variable_of
+from servicekit.profiles.parsing import merge, parse
 from servicekit.profiles.rules import MANAGED, kv_below_fp8
+from servicekit.profiles.schema import json_schema
 from servicekit.profiles.settings import Settings
 from servicekit.profiles.vocabulary import LONGEST
 

@@ -9,8 +9,10 @@ import pytest
 from plans import profile
 
 from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
+from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.model import Reason
 from servicekit.watchdog.events import (
     ClockJumped,
@@ -18,11 +20,9 @@ from servicekit.watchdog.events import (
     EngineExited,
     Exit,
     ExtendTimeout,
-    Fault,
     FaultSeen,
     GateMissed,
     GatePassed,
-    GpuView,
     Launched,
     LaunchFailed,
     LookAround,
@@ -30,7 +30,6 @@ from servicekit.watchdog.events import (
     Miss,
     Observed,
     Policy,
-    Process,
     Progressed,
     Published,
     ReadCounters,

@@ -18,11 +18,13 @@ from machines.waiting import wait_until
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.host import gpu
-from servicekit.host.gpu import Gpus, Lock, Xid
-from servicekit.profiles.model import parse
+from servicekit.host.facts import GpuView
+from servicekit.host.gpu import Gpus, Lock
+from servicekit.host.xid import Xid
+from servicekit.profiles.parsing import parse
 from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import Census, EngineProcess, Marker
-from servicekit.watchdog.events import Fault, GpuView, Survey
+from servicekit.watchdog.events import Survey
 from servicekit.watchdog.survey import Surveyor
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from machines.driver import Driver
 
+    from servicekit.diagnosis.fault import Fault
     from servicekit.profiles.model import Profile
 
 HOME = f"/var/lib/servicekit-{os.getpid()}/demo"

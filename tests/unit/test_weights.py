@@ -13,7 +13,7 @@ from servicekit.models.hub_cache import Repository, cache_directory
 from servicekit.models.weights import Need, missing, needs, select
 from servicekit.places import below, system_places
 from servicekit.profiles.catalog import Catalog
-from servicekit.profiles.model import parse
+from servicekit.profiles.parsing import parse
 from servicekit.profiles.settings import Settings
 from servicekit.service.plan import hub_cache
 

@@ -97,8 +97,8 @@ async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> lis
     import asyncio
     from dataclasses import replace
 
+    from servicekit.install.present import drifted
     from servicekit.install.rootfs import Tree
-    from servicekit.install.transaction import drifted
     from servicekit.tunnel.values import label
 
     said: dict[str, Seen] = {}

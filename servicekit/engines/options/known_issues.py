@@ -18,7 +18,7 @@ from packaging.version import Version
 from servicekit.engines.base import PACKAGE
 from servicekit.engines.options.parser import Level, Remark, place_of, reads
 from servicekit.engines.options.tables import shipped
-from servicekit.profiles.findings import shown
+from servicekit.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -15,9 +15,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.engines.options.tables import shipped
-from servicekit.profiles.findings import did_you_mean, shown
 from servicekit.profiles.rules import MANAGED
 from servicekit.profiles.vocabulary import EngineName
+from servicekit.text import did_you_mean, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ from servicekit.lab.bench.values import Prefix
 from servicekit.lab.verify.gates import FILLER
 
 if TYPE_CHECKING:
-    from servicekit.lab.bench.suites import Planned
+    from servicekit.lab.bench.cases import Planned
 
 VERSION: Final = 1
 """Of what is made here: it is part of a suite's hash."""

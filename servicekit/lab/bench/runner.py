@@ -19,8 +19,8 @@ from servicekit.lab.verify.values import Request
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from servicekit.lab.bench.cases import Planned
     from servicekit.lab.bench.prompts import Length, Ruler
-    from servicekit.lab.bench.suites import Planned
     from servicekit.lab.bench.values import EngineSide
     from servicekit.lab.verify.values import Reply
     from servicekit.profiles.vocabulary import EngineName

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.host import run_files
 from servicekit.lab.bench.values import Result, ResultError
-from servicekit.profiles.findings import did_you_mean
+from servicekit.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,92 +7,23 @@ prompts of it, and results with different hashes are not compared.
 from __future__ import annotations
 
 import hashlib
-import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, TypeVar
+from typing import TYPE_CHECKING
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from servicekit import data
 from servicekit.errors import ExitCode, UserError
 from servicekit.lab.bench import prompts
-from servicekit.lab.bench.values import Conditions, Prefix, Sampling, Suite
-from servicekit.lab.verify.values import MOST_TOKENS
-from servicekit.profiles.findings import Finding, did_you_mean, lines_of, syntax, texts, wording
-from servicekit.profiles.vocabulary import NAME, matching
+from servicekit.lab.bench.cases import LARGEST, SHARE, SMALLEST, CaseData, Planned, SuiteData
+from servicekit.lab.bench.values import Conditions, Sampling, Suite
+from servicekit.profiles.findings import Finding, lines_of, syntax, texts, wording
+from servicekit.text import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-T = TypeVar("T")
-
-SHARE: Final = 0.75
-"""Part of what one request can use that a prompt takes which may be shorter than the suite says."""
-LARGEST: Final = 1 << 20
-"""Bytes of a suite's file that are read at most: a device would never end."""
-SMALLEST: Final = 128
-"""Tokens of prompt below which its length cannot be set."""
-
-Name = Annotated[str, AfterValidator(matching(NAME, 'a name of a-z, 0-9 and "-"'))]
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
-    return text
-
-
-def _some(values: tuple[T, ...]) -> tuple[T, ...]:
-    if not values:
-        raise ValueError("must not be empty")
-    return values
-
-
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class CaseData(_Data):
-    """One kind of request; with several concurrencies, a case for each."""
-
-    name: Name
-    question: str
-    expect: Annotated[str, AfterValidator(_pattern)] | None = None
-    """Regular expression that the right answer holds, whatever its letters' case."""
-    prompt_tokens: Annotated[int, Field(ge=SMALLEST)] | None = None
-    """Tokens of the whole prompt, made up by a text before the question; without, only that."""
-    or_less: bool = False
-    """Whether a profile with less room takes a shorter prompt, rather than none."""
-    hidden: str = ""
-    """Sentence that is put into the middle of the text."""
-    max_tokens: Annotated[int, Field(ge=1)]
-    exact_output: bool = False
-    """Whether the model must go on until `max_tokens`."""
-    thinking: bool = False
-    prefix: Prefix = Prefix.COLD
-    requests: Annotated[int, Field(ge=1, le=10_000)]
-    concurrency: Annotated[
-        tuple[Annotated[int, Field(ge=1, le=256)], ...], AfterValidator(_some)
-    ] = (1,)
-
-
-class SuiteData(_Data):
-    """A whole suite, as its file says it."""
-
-    name: Name
-    version: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-    summary: str
-    context: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of context that profiles must ask for, where the suite compares such alone."""
-    kv_precision: str | None = None
-    """Type of the KV cache that they must have."""
-    temperature: Annotated[float, Field(ge=0)] = 0.0
-    seed: int = 1
-    cases: Annotated[tuple[CaseData, ...], AfterValidator(_some)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +49,6 @@ class Setting:
     """Whether the engine's API can turn thinking on and off."""
     forces_length: bool
     """Whether it can make the model go on until `max_tokens`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A case as it is going to be asked."""
-
-    name: str
-    data: CaseData
-    conditions: Conditions
 
 
 def names() -> tuple[str, ...]:

@@ -27,7 +27,8 @@ from pydantic import (
 from servicekit.errors import UserError
 from servicekit.lab.verify.record import Fingerprint
 from servicekit.lab.verify.values import MOST_TOKENS
-from servicekit.profiles.findings import Finding, shown, texts, wording
+from servicekit.profiles.findings import Finding, texts, wording
+from servicekit.text import shown
 
 FORMAT: Final = 1
 """Version of the file's layout; another one is refused."""

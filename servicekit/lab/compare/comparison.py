@@ -13,7 +13,7 @@ from servicekit.lab.bench.values import FIGURES
 from servicekit.lab.compare.judgement import Judgement, judge, relative
 from servicekit.lab.compare.matching import refuse_mismatch
 from servicekit.lab.compare.traps import Trap, traps
-from servicekit.profiles.findings import printable
+from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,0 +1,66 @@
+"""What an install is told to do, from the command line and the profile."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Session
+    from servicekit.install.installation import Order
+    from servicekit.install.rootfs import Tree
+    from servicekit.profiles.model import Profile
+    from servicekit.profiles.vocabulary import ManagerName
+
+
+def order_of(
+    mine: Session,
+    profile: Profile,
+    tree: Tree,
+    *,
+    manager: ManagerName,
+    user_name: str | None = None,
+    enable: bool | None = None,
+    force: bool = False,
+) -> Order:
+    """What is asked for, completed by settings, profile and what was asked for before."""
+    from servicekit.install.installation import Order
+    from servicekit.install.present import manifests
+
+    own = manifests(tree, mine.places).get(profile.name)
+    user_name = user_name or (own.user_name if own is not None else None)
+    known = own is not None and {*profile.gpus} <= {*own.gpus}
+    return Order(
+        profile=profile,
+        places=mine.places,
+        manager=manager,
+        user=_account(mine, profile, manager, user_name),
+        user_name=user_name,
+        gpus=own.gpus if own is not None and known else profile.gpus,
+        uuids=own.uuids if own is not None and known else (),
+        command=mine.command(),
+        path=os.environ.get("PATH", os.defpath),
+        enable=enable,
+        force=force,
+    )
+
+
+def _account(
+    mine: Session, profile: Profile, manager: ManagerName, user_name: str | None
+) -> str | None:
+    """Account of the service; `None` for that of the manager."""
+    from servicekit.errors import UserError
+    from servicekit.places import Scope
+    from servicekit.profiles.vocabulary import ManagerName
+
+    named = user_name or profile.service.user
+    if mine.places.scope is Scope.USER:
+        if user_name is not None:
+            raise UserError(
+                "--user-name is for the system's services; your own run as you",
+                hint="leave it away",
+            )
+        return None
+    # A container that has only Supervisor usually has only root, too.
+    default = mine.settings.service_user if manager is ManagerName.SYSTEMD else None
+    return named or default

@@ -1,0 +1,43 @@
+"""What the host tells of processes and GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as a person must be able to find it again."""
+
+    pid: int
+    """0 for one that cannot be seen: of another account, or outside the container."""
+    started: int
+    """Start time in clock ticks since boot (field 22 of /proc/PID/stat): defeats reuse of pids."""
+    user: str
+    command: str
+    mib: int | None = None
+    """VRAM it holds, where the driver tells."""
+    stuck: bool = False
+    """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
+
+    @property
+    def named(self) -> str:
+        """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
+        who = f"pid {self.pid}" if self.pid else "a process that cannot be seen from here"
+        held = "" if self.mib is None else f"{self.mib} MiB"
+        known = ", ".join(filter(None, (self.user, self.command, held)))
+        return f"{who} ({known})" if known else who
+
+
+class GpuView(StrEnum):
+    """What a look at the profile's GPUs found."""
+
+    NOT_USED = "not-used"
+    PRESENT = "present"
+    ABSENT = "absent"
+    """No device, or the driver is not up (yet)."""
+    UNRESPONSIVE = "unresponsive"
+    """A driver call did not return within its deadline."""
+    LOST = "lost"
+    """The kernel or the driver says that only a reset or a reboot brings it back."""
