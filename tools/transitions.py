@@ -17,7 +17,7 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.host.facts import GpuView, Process
-from servicekit.profiles.model import Reason
+from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     ClockJumped,
     CountersRead,

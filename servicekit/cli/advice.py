@@ -44,7 +44,7 @@ def check(
     from dataclasses import replace
 
     from servicekit.cli.forecast import ask_gpus
-    from servicekit.engines.options.report import check as examine
+    from servicekit.service.check import check as examine
 
     mine = session(ctx, user=user)
     plan = plan_of(mine, mine.profile(profile))

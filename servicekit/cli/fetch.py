@@ -47,7 +47,8 @@ def fetch(
     """
     from servicekit.cli.transfer import display
     from servicekit.errors import UserError
-    from servicekit.models.weights import missing, needs
+    from servicekit.models.weights import needs
+    from servicekit.service.missing import missing
 
     mine = session(ctx, user=user)
     recipe = mine.profile(profile)
@@ -224,7 +225,7 @@ def _offline(
     from servicekit.errors import UserError
     from servicekit.models.download import stand
     from servicekit.models.hub_cache import Repository
-    from servicekit.models.weights import missing
+    from servicekit.service.missing import missing
     from servicekit.service.plan import hub_cache
 
     lacking = missing(profile, mine.places)
@@ -294,7 +295,7 @@ def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
 def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
     """Say what the engine of `profile` will not find, how large it is, and what fetches it."""
     from servicekit.models.memory.units import short
-    from servicekit.models.weights import missing
+    from servicekit.service.missing import missing
 
     lacking = missing(profile, places, root)
     for lack in lacking.lacks if lacking is not None else ():

@@ -67,8 +67,8 @@ def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
     """Refuse what cannot become ready while nothing has been stopped for it."""
     from servicekit.cli.forecast import ask_gpus, installed_engine, plan_of, refuse_misfit
     from servicekit.engines.options.parser import Level
-    from servicekit.engines.options.report import check
     from servicekit.errors import UserError
+    from servicekit.service.check import check
 
     concrete = plan_of(mine, recipe)
     report = check(recipe, concrete, installed_engine(concrete))

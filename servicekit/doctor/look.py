@@ -40,6 +40,7 @@ from servicekit.models.hub_cache import Repository
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import LINGERING, ends_with_session
+from servicekit.service.missing import missing
 from servicekit.service.plan import hub_cache, make_plan
 from servicekit.watchdog import evidence, history, ledger, publish
 from servicekit.watchdog.engine import Census, port_holder
@@ -454,7 +455,7 @@ def _models(plan: Plan) -> view.Models:
     return view.Models(
         names=tuple(need.repo for need in needs) or (str(model),),
         size=sum(sizes) if sizes else None,
-        missing=weights.missing(profile, plan.host.places),
+        missing=missing(profile, plan.host.places),
     )
 
 

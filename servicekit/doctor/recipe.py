@@ -10,9 +10,9 @@ from packaging.version import InvalidVersion, Version
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Refused, Subject, Unseen
 from servicekit.engines.options.parser import Level
-from servicekit.engines.options.report import check as check_options
 from servicekit.host.facts import GpuView
 from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
+from servicekit.service.check import check as check_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

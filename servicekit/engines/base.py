@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from servicekit.profiles.model import Profile
-    from servicekit.service.quoting import Word
+    from servicekit.quoting import Word
 
 
 @dataclass(frozen=True, slots=True)

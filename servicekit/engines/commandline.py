@@ -6,13 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 from servicekit.profiles.vocabulary import variable_of
-from servicekit.service.quoting import Reference
+from servicekit.quoting import Reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.profiles.model import Profile
-    from servicekit.service.quoting import Piece, Word
+    from servicekit.quoting import Piece, Word
 
 
 def option(name: str, *values: Piece) -> Iterator[Word]:

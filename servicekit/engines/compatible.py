@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Completion, Counters
     from servicekit.profiles.model import Profile
     from servicekit.profiles.vocabulary import EngineName
-    from servicekit.service.quoting import Word
+    from servicekit.quoting import Word
 
 
 class Compatible(ABC):

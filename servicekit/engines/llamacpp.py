@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.profiles.model import Profile
-    from servicekit.service.quoting import Word
+    from servicekit.quoting import Word
 
 _PROMPT: Final = "llamacpp:prompt_tokens_total"
 _GENERATED: Final = "llamacpp:tokens_predicted_total"

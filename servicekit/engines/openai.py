@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.profiles.model import Profile
-    from servicekit.service.quoting import Word
+    from servicekit.quoting import Word
 
 
 class OpenAi(Compatible):

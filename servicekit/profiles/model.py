@@ -26,22 +26,7 @@ from pydantic import (
 )
 
 from servicekit.profiles import vocabulary
-from servicekit.profiles.parsing import examine, merge, parse
-from servicekit.profiles.schema import json_schema
-from servicekit.profiles.vocabulary import EngineName, Reason, variable_of
-
-__all__ = [
-    "EngineName",
-    "OptionValue",
-    "Profile",
-    "Reason",
-    "examine",
-    "json_schema",
-    "merge",
-    "parse",
-    "plain",
-    "variable_of",
-]
+from servicekit.profiles.vocabulary import EngineName, Reason
 
 
 def _word(pattern: str, wanted: str) -> tuple[AfterValidator, AfterValidator, WithJsonSchema]:

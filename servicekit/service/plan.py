@@ -11,10 +11,9 @@ from servicekit.engines import engine
 from servicekit.errors import ExitCode, ProfileError, UserError
 from servicekit.models.hub_cache import cache_directory
 from servicekit.places import Scope
-from servicekit.profiles.model import variable_of
 from servicekit.profiles.parsing import parse
-from servicekit.profiles.vocabulary import PLACEHOLDER, EngineName
-from servicekit.service.quoting import Reference
+from servicekit.profiles.vocabulary import PLACEHOLDER, EngineName, variable_of
+from servicekit.quoting import Reference
 from servicekit.text import shown
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
-    from servicekit.service.quoting import Piece, Word
+    from servicekit.quoting import Piece, Word
 
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, select_autoescape
 
+from servicekit import quoting
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
-from servicekit.service import quoting
 from servicekit.service.unit import TARGET, stop_seconds, unit_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from servicekit.places import Places
+    from servicekit.quoting import Word
     from servicekit.service.plan import Plan
-    from servicekit.service.quoting import Word
 
 
 def catalog_text(text: str) -> str:
@@ -123,9 +123,7 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
     if unit.user is not None and places.sysusers is not None:
         yield _file(places.sysusers / "servicekit.conf", "sysusers.conf.j2", user=unit.user)
     if places.catalog is not None:
-        yield _file(
-            places.catalog / "servicekit.profiles.catalog", "servicekit.catalog.j2", causes=Cause
-        )
+        yield _file(places.catalog / "servicekit.catalog", "servicekit.catalog.j2", causes=Cause)
     yield from boot(places, service, enabled=enabled)
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from servicekit.diagnosis.fault import Fault
     from servicekit.engines.base import Contexts, Counters
     from servicekit.errors import ExitCode
-    from servicekit.profiles.model import Profile, Reason
+    from servicekit.profiles.model import Profile
+    from servicekit.profiles.vocabulary import Reason
 
 
 class Phase(StrEnum):

@@ -10,10 +10,10 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from servicekit.places import system_places
-from servicekit.profiles.model import Profile, Reason
+from servicekit.profiles.model import Profile
 from servicekit.profiles.parsing import examine
 from servicekit.profiles.schema import json_schema
-from servicekit.profiles.vocabulary import ManagerName
+from servicekit.profiles.vocabulary import ManagerName, Reason
 from servicekit.service.plan import Host, make_plan
 from servicekit.service.render import artifacts
 

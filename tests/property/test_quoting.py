@@ -18,7 +18,7 @@ from machines.waiting import wait_until
 from supervisor.options import ProcessConfig, ServerOptions
 from supervisor.process import Subprocess
 
-from servicekit.service.quoting import (
+from servicekit.quoting import (
     Reference,
     UnquotableError,
     sh_default,

@@ -54,7 +54,7 @@ from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
 from servicekit.host.facts import GpuView, Process
-from servicekit.profiles.model import Reason
+from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     Action,
     CancelGate,

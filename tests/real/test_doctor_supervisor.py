@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from unit.cli_runs import servicekit
+from unit.cli.cli_runs import servicekit
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor

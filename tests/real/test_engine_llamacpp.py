@@ -19,9 +19,9 @@ from machines.waiting import wait_until
 from servicekit.engines import engine
 from servicekit.engines.base import FINISH_REASONS, Counters
 from servicekit.engines.llama_server import find_model
-from servicekit.engines.options.report import check
 from servicekit.engines.versions import look
 from servicekit.profiles.vocabulary import EngineName
+from servicekit.service.check import check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ import pytest
 from machines.hub import Faults, Model
 from machines.waiting import wait_until
 from typing_extensions import override
-from unit.cli_runs import PROGRAM, environment
-from unit.fetch_site import SHARDS, TOKEN, Site
+from unit.cli.cli_runs import PROGRAM, environment
+from unit.models.fetch_site import SHARDS, TOKEN, Site
 
 from servicekit.engines.llama_server import find_model
 from servicekit.models.hub_cache import Repository

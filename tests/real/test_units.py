@@ -16,7 +16,7 @@ from stand_in import FOREIGN
 
 from servicekit.places import user_places
 from servicekit.profiles.vocabulary import ManagerName
-from servicekit.service.quoting import systemd_path, systemd_words
+from servicekit.quoting import systemd_path, systemd_words
 from servicekit.service.render import LINK, artifacts
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from servicekit.doctor.wsl import conf, task
 from servicekit.doctor.wsl.wanted import WSL_CONF, WSLCONFIG, merged
-from servicekit.service.quoting import sh_word
+from servicekit.quoting import sh_word
 
 if TYPE_CHECKING:
     from collections.abc import Container

@@ -27,7 +27,7 @@ _LINEAR: Final = "linear_attention"
 
 
 def geometry_from_table(table: Mapping[str, Any], checkpoint: str) -> Geometry:
-    """Make the geometry of `checkpoint`, which a table of `servicekit/models/` describes.
+    """Make the geometry of `checkpoint`, which a table of `servicekit/data/models/` describes.
 
     Raises `KeyError` where the table lacks a key: the tables are ours, and a test reads every one
     of them.

@@ -1,0 +1,549 @@
+"""The checks: what each of them says of a host that is not as it should be."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.doctor.doctor_hosts import CARD, DISK, GIB, LOOK, PACKAGES, STRANGER, host, subject, wsl
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.doctor import recipe
+from servicekit.doctor.answer import Check, Verdict
+from servicekit.doctor.examination import examine, handbook
+from servicekit.doctor.view import (
+    Clock,
+    Driver,
+    Groups,
+    Held,
+    Journal,
+    Logins,
+    Models,
+    Place,
+    PortUse,
+    Refused,
+    SharedFile,
+    Supervisor,
+    Systemd,
+    Task,
+    Unseen,
+    Xids,
+)
+from servicekit.doctor.wsl.conf import Key
+from servicekit.engines.base import Installed
+from servicekit.host.facts import GpuView, Process
+from servicekit.host.gpu import Device, Look
+from servicekit.host.xid import Xid
+from servicekit.models.weights import Lack, Missing, Need
+from servicekit.places import Scope
+
+if TYPE_CHECKING:
+    from servicekit.doctor.view import Host
+    from servicekit.service.plan import Plan
+
+USER: Final = Scope.USER
+NOT_SEEN: Final = Unseen("only root may look there")
+NO_GPU: Final = Look(GpuView.ABSENT, "the NVIDIA driver says: Driver Not Loaded")
+PERSISTENT: Final = ("persistent", 30.0)
+
+
+def checks(of: Host) -> dict[str, Check]:
+    """Examine a host; give its checks by code."""
+    return {check.code: check for check in examine(of).checks}
+
+
+def said(of: Host, code: str) -> tuple[str, str]:
+    """Give the verdict of one check of a host, and its line."""
+    check = checks(of)[code]
+    return check.verdict.value, check.line
+
+
+def one_more(**seen: Any) -> Host:  # noqa: ANN401 - fields of a view
+    """A host with one profile of which something was seen."""
+    return host(subjects=(subject(**seen),))
+
+
+def test_where_all_is_well_every_check_says_so() -> None:
+    """No line of a sound host, profile and WSL asks for anything."""
+    native = examine(host(subjects=(subject(),)))
+    assert {c.code: c.line for c in native.checks if c.verdict is not Verdict.OK} == {
+        "lingering": "system services need no login"
+    }
+    assert native.verdict is Verdict.OK
+    assert native.summary == "23 ok, 1 skipped"
+    under_wsl = examine(host(wsl=wsl()))
+    assert under_wsl.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "verdict", "line"),
+    [
+        # systemd, Supervisor and their versions
+        ("manager", {"manager": Unseen("neither runs")}, "fail",
+         "neither runs; install and start systemd or Supervisor"),
+        ("manager", {"manager": Unseen("it cannot be reached", "run it as ada")}, "fail",
+         "it cannot be reached; run it as ada"),
+        ("manager", {"manager": Systemd(252, "252.39-1~deb12u1")}, "ok",
+         "runs, without RestartSteps= (254) and RESTART_RESET=1 (258), which are not needed"),
+        ("manager", {"manager": Systemd(255, "255.4")}, "ok", "without RESTART_RESET=1 (258)"),
+        ("manager", {"manager": Systemd(258, "258.1")}, "ok", "systemd 258.1 runs"),
+        ("manager", {"manager": Systemd(245, "245.4")}, "warn", "hands no secrets over"),
+        ("manager", {"manager": Systemd(0, "of unknown version")}, "ok",
+         "systemd of unknown version runs"),
+        ("manager", {"manager": Systemd(257, "257", user=False)}, "fail",
+         'not that of the user "ada"; `loginctl enable-linger ada`'),
+        ("manager", {"manager": Systemd(257, "257", user=True)}, "ok", "systemd 257 runs"),
+        ("manager", {"manager": Supervisor("4.3.0")}, "ok", "Supervisor 4.3.0 runs"),
+        ("manager", {"manager": Supervisor("3.4.0")}, "warn", "upgrade it to 4.0"),
+        ("manager", {"manager": Supervisor("unknown")}, "ok", "Supervisor unknown runs"),
+        ("cgroups", {"groups": Groups(unified=False, kill=False)}, "warn", "of version 1"),
+        ("cgroups", {"groups": Groups(unified=True, kill=False)}, "warn", "Linux 5.14"),
+        ("cgroups", {"manager": Supervisor("4.3.0")}, "skip", "under systemd only"),
+        ("cgroups", {"groups": NOT_SEEN}, "skip", "only root may look there"),
+        # logins
+        ("lingering", {"scope": USER}, "fail", "stop at logout and are not started at boot"),
+        ("lingering", {"scope": USER, "logins": Logins(kills=False, lingers=True)}, "ok",
+         '"ada" lingers'),
+        ("lingering", {"scope": USER, "logins": Logins(kills=False, lingers=True),
+                       "manager": Systemd(255, "255.4")}, "warn",
+         "systemd 255 may stop it at the last logout all the same; install as root"),
+        ("lingering", {"scope": USER, "logins": NOT_SEEN}, "skip", "only root"),
+        ("lingering", {"scope": USER, "manager": Supervisor("4.3.0")}, "skip", "no login"),
+        ("kill-user-processes", {"logins": Logins(kills=True, lingers=True)}, "ok",
+         "which no service is"),
+        ("kill-user-processes", {"logins": Logins(kills=True, lingers=True),
+                                 "manager": Supervisor("4.3.0")}, "warn",
+         "a supervisord started from a login, too; start supervisord at boot"),
+        ("kill-user-processes", {"logins": NOT_SEEN}, "skip", "only root"),
+        # the journal
+        ("journal", {"journal": Journal("none", 30, 1, None, readable=True)}, "fail",
+         "journald keeps nothing"),
+        ("journal", {"journal": Journal("volatile", 30, 1, None, readable=True)}, "warn",
+         "lost; `mkdir -p /var/log/journal`"),
+        ("journal", {"journal": Journal(*PERSISTENT, 10000, 64 << 20, readable=True)}, "warn",
+         "limited to 64 MiB"),
+        ("journal", {"journal": Journal(*PERSISTENT, 10000, 1 << 30, readable=True)}, "ok",
+         "10000 messages in 30 s, does not hold for servicekit's units"),
+        ("journal", {"journal": Journal("persistent", 0, 10000, None, readable=True)}, "ok",
+         "without a rate limit"),
+        ("journal", {"scope": USER}, "ok", "a user's services may say 10000 messages in 30 s"),
+        ("journal", {"scope": USER,
+                     "journal": Journal(*PERSISTENT, 200, None, readable=True)}, "warn",
+         "beyond 200 messages in 30 s; raise RateLimitBurst"),
+        ("journal", {"manager": Supervisor("4.3.0")}, "skip", "there is no journal"),
+        ("journal", {"journal": NOT_SEEN}, "skip", "only root"),
+        ("journal-access", {"journal": Journal(*PERSISTENT, 1, None, readable=False)}, "warn",
+         '"ada" may not read what system services said; `usermod -aG systemd-journal ada`'),
+        ("journal-access", {"scope": USER}, "ok", "everyone may read"),
+        ("journal-access", {"manager": Supervisor("4.3.0")}, "skip", "there is no journal"),
+        ("journal-access", {"journal": NOT_SEEN}, "skip", "only root"),
+        # containers
+        ("gpu-containers", {"containers": ("docker 0123456789ab",)}, "warn",
+         "docker 0123456789ab would lose the GPU"),
+        ("gpu-containers", {"containers": NOT_SEEN}, "skip", "only root"),
+        ("gpu-containers", {"manager": Supervisor("4.3.0")}, "skip", "only systemd's reload"),
+        # the driver
+        ("driver", {"driver": Driver(None, None, ())}, "skip", "no NVIDIA driver"),
+        ("driver", {"driver": Driver(None, "580.95.05", ())}, "fail", "`modprobe nvidia`"),
+        ("driver", {"driver": Driver(None, "580.95.05", ()), "container": True}, "skip",
+         "from inside this container"),
+        ("driver", {"driver": Driver("580.95.05", None, ())}, "fail",
+         "its library libnvidia-ml.so.1 is not found"),
+        ("driver", {"driver": Driver("575.64", "580.95.05", ())}, "fail",
+         "the kernel runs driver 575.64, and the library is of 580.95.05; reboot"),
+        ("driver", {"driver": Driver("580.95.05", "580.95.05", ("nvidiactl", "nvidia0"))}, "fail",
+         "but /dev/nvidia-uvm is missing; `nvidia-modprobe -c 0 -u`"),
+        ("driver", {"driver": Driver("580.95.05", "580.95.05",
+                                     ("nvidiactl", "nvidia0", "nvidia-uvm"), ("nvidia0",))},
+         "warn", '"ada" may not open /dev/nvidia0'),
+        ("driver", {"wsl": wsl()}, "skip", "the driver is Windows'"),
+        ("driver", {"driver": NOT_SEEN}, "skip", "only root"),
+        # the GPU
+        ("gpu", {}, "ok", "NVIDIA GeForce RTX 5090 (driver 580.95.05, CUDA up to 13.0)"),
+        ("gpu", {"gpu": Look(GpuView.PRESENT, devices=(CARD, CARD), driver="580.95")}, "ok",
+         "2 x NVIDIA GeForce RTX 5090 (driver 580.95)"),
+        ("gpu", {"gpu": Look(GpuView.PRESENT)}, "skip", "the driver knows no GPU"),
+        ("gpu", {"gpu": NO_GPU}, "skip", "Driver Not Loaded"),
+        ("gpu", {"gpu": Look(GpuView.UNRESPONSIVE, "a call has not returned for 5 s")}, "fail",
+         "a call has not returned for 5 s; reboot the host"),
+        ("gpu", {"gpu": Look(GpuView.LOST, "the GPU is lost")}, "fail", "reset the GPU or reboot"),
+        ("gpu", {"gpu": NOT_SEEN}, "skip", "only root"),
+        ("gpu-memory", {"held": (Held(CARD.uuid, ((STRANGER, None),)),)}, "warn",
+         "GPU 0: pid 812 (ada, python train.py, 20480 MiB), in what a profile may need"),
+        ("gpu-memory", {"held": (Held(CARD.uuid, ((STRANGER, "balanced"),)),)}, "ok",
+         "600 of 32607 MiB in use by balanced"),
+        ("gpu-memory", {"held": (Held("GPU-other", ((STRANGER, None),)),)}, "ok",
+         "600 of 32607 MiB in use"),
+        ("gpu-memory", {"held": NOT_SEEN}, "skip", "only root"),
+        ("gpu-memory", {"gpu": NO_GPU}, "skip", "no GPU can be asked"),
+        ("persistence", {"wsl": wsl()}, "skip", "the driver is Windows'"),
+        ("persistence", {"gpu": NO_GPU}, "skip", "no GPU can be asked"),
+        # Xids
+        ("xids", {"xids": Xids((), whole=False)}, "ok", "as far back as the kernel's log reaches"),
+        ("xids", {"xids": Xids((Xid(79, "0000:03:00"),), whole=True)}, "fail",
+         "Xid 79 on 0000:03:00 since the boot; reboot the host for Xid 79"),
+        ("xids", {"xids": Xids((Xid(31, "0000:03:00"), Xid(31, "0000:03:00"),
+                                Xid(119, "0000:03:00")), whole=True)}, "fail",
+         "Xid 31 2 times on 0000:03:00, Xid 119 on 0000:03:00 since the boot; reset the GPU"),
+        ("xids", {"xids": Xids((Xid(31, "0000:03:00"),), whole=True)}, "warn",
+         "a program's fault, or its engine's"),
+        ("xids", {"xids": Xids((Xid(63, "0000:03:00"),), whole=True)}, "ok", "of no consequence"),
+        ("xids", {"xids": NOT_SEEN}, "skip", "only root"),
+        ("xids", {"driver": Driver(None, None, ()),
+                  "xids": Xids((Xid(79, "0000:03:00"),), whole=True)}, "skip", "no NVIDIA driver"),
+        ("xids", {"wsl": wsl()}, "skip", "reports to Windows"),
+        # the machine
+        ("clock", {"clock": Clock(7260.0, None)}, "warn", "slept for 121 min since the boot"),
+        ("clock", {"clock": Clock(30.0, 0.0)}, "warn", "slept for 30 s"),
+        ("clock", {"clock": Clock(0.0, 5400.0)}, "warn", "set ahead by 90 min since the boot"),
+        ("clock", {"clock": Clock(0.0, -8.0)}, "warn", "set back by 8 s"),
+        ("clock", {"clock": Clock(0.0, 60.0), "wsl": wsl()}, "warn", "keep the PC from sleeping"),
+        ("clock", {"clock": Clock(0.4, 4.9)}, "ok", "and its wall clock was not set"),
+        ("clock", {"clock": Clock(0.0, None)}, "ok", "the host did not sleep since the boot"),
+        ("clock", {"clock": NOT_SEEN}, "skip", "only root"),
+        ("shared-memory", {"shared": (SharedFile("psm_1", 3 << 20, used=False),
+                                      SharedFile("psm_2", 3 << 20, used=True))}, "warn",
+         "1 file in /dev/shm (3 MiB) left behind by engines that are gone; `rm /dev/shm/psm_1`"),
+        ("shared-memory", {"shared": tuple(SharedFile(f"vllm{n}", 0, used=False)
+                                           for n in range(5))}, "warn",
+         "`rm /dev/shm/vllm0 /dev/shm/vllm1 /dev/shm/vllm2` and 2 more"),
+        ("shared-memory", {"shared": (SharedFile("psm_1", 1 << 20, used=True),)}, "ok",
+         "1 file in /dev/shm (1 MiB) of engines that run"),
+        ("shared-memory", {"shared": (SharedFile("psm_1", 1 << 20, used=None),)}, "skip",
+         "only root can tell whether they are in use"),
+        ("shared-memory", {"shared": NOT_SEEN}, "skip", "only root"),
+    ],
+)  # fmt: skip
+def test_a_host_is_told_what_is_wrong_with_it(
+    code: str, seen: dict[str, Any], verdict: str, line: str
+) -> None:
+    """Each thing that was seen has its verdict, and a line that names it and what would help."""
+    assert said(host(**seen), code)[0] == verdict
+    assert line in said(host(**seen), code)[1]
+
+
+def test_a_gpu_that_no_profile_wants_is_not_missed() -> None:
+    """A host that serves on its processor has no fault for lack of a GPU, one that does not has."""
+    without = {"driver": Driver(None, None, ()), "gpu": NO_GPU}
+    on_cpu = host(subjects=(subject("demo"),), **without)
+    on_gpu = host(subjects=(subject("demo"), subject()), **without)
+    for code in ("driver", "gpu"):
+        assert said(on_cpu, code)[0] == "skip"
+        assert "no profile here wants one" in said(on_cpu, code)[1]
+        assert said(on_gpu, code)[0] == "fail"
+    worn = Xids((Xid(79, "0000:03:00"),), whole=True)
+    assert said(host(subjects=(subject("demo"),), xids=worn), "xids")[0] == "skip"
+
+
+def device(**changes: Any) -> Look:  # noqa: ANN401 - fields of a device
+    """A look that found one GPU which is a little different."""
+    fields = {name: getattr(CARD, name) for name in Device.__dataclass_fields__}
+    return Look(GpuView.PRESENT, devices=(Device(**{**fields, **changes}),), cuda="13.0")
+
+
+@pytest.mark.parametrize(
+    ("code", "look", "verdict", "line"),
+    [
+        ("persistence", device(persistence=False), "warn", "`systemctl enable --now nvidia-pers"),
+        ("persistence", device(persistence=None), "skip", "has no such mode"),
+        ("gpu-memory", device(used=None, total=None), "ok", "shares its memory with the CPU"),
+    ],
+)
+def test_a_card_is_judged_by_what_it_tells(code: str, look: Look, verdict: str, line: str) -> None:
+    """What a driver does not tell is no fault."""
+    assert said(host(gpu=look), code)[0] == verdict
+    assert line in said(host(gpu=look), code)[1]
+
+
+def test_memory_without_a_figure_is_the_cards() -> None:
+    """Where the driver tells of no process how much it has (WSL), the whole use counts."""
+    quiet = Process(pid=0, started=0, user="", command="outside this container", mib=None)
+    held = (Held(CARD.uuid, ((quiet, None),)),)
+    assert said(host(held=held), "gpu-memory")[0] == "ok"
+    assert said(host(held=held, gpu=device(used=9000)), "gpu-memory")[0] == "warn"
+
+
+def installed_on(*uuids: str) -> Plan:
+    """The plan of an install on a host with these GPUs."""
+    plan = subject().plan
+    return replace(plan, host=replace(plan.host, uuids=uuids))
+
+
+HUB: Final = Need("model", "a/b")
+LACK: Final = Lack(HUB, 'the model "a/b" is not in /var/cache', size=20 * GIB)
+FETCH: Final = "`servicekit fetch balanced`"
+ONE_LACK: Final = Models(("a/b",), None, Missing("balanced", (LACK,), FETCH))
+BEGUN: Final = Lack(HUB, "incomplete", size=20 * GIB, begun=15 * GIB)
+HALF: Final = Models(("a/b",), None, Missing("balanced", (BEGUN, BEGUN), FETCH))
+UNSIZED: Final = Models(("a/b",), None, Missing("balanced", (Lack(HUB, "gone"),), FETCH))
+NO_FILE: Final = Missing("balanced", (Lack(None, 'the model "/m" is not here'),), "put it there")
+
+
+def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
+    """Somewhere else."""
+    return Place(PurePosixPath("/var/cache/servicekit"), kind, PurePosixPath(mount), free)
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "verdict", "line"),
+    [
+        ("profile", {"installed": False}, "ok", "valid, allowed and not installed"),
+        ("engine", {}, "ok", "/opt/sglang/bin/sglang"),
+        ("engine", {"missing": ('profile "balanced": the program "sglang" is not here; get it',)},
+         "fail", 'the program "sglang" is not here; get it'),
+        ("engine", {"missing": ('profile "balanced": the model "/m" is not here',)}, "fail",
+         'the model "/m" is not here; put it where the service'),
+        ("engine", {"obstacles": ('"/root/x" is below /root, which the unit hides; move it',)},
+         "warn", '"/root/x" is below /root, which the unit hides; move it'),
+        # versions and options
+        ("options", {}, "ok", "sglang 0.5.23 takes all"),
+        ("options", {"engine": Installed()}, "skip", "does not tell its version"),
+        ("options", {"engine": NOT_SEEN}, "skip", "only root"),
+        ("options", {"engine": Installed("/x", {"sglang": "0.5.9"}, "12.9")}, "fail",
+         "requires.sglang: >=0.5.16 is needed, and 0.5.9 is installed"),
+        ("options", {"change": {"options": {"mem-fraction-statik": 0.85}}}, "fail",
+         "see `servicekit check balanced`"),
+        ("options", {"change": {"options": {"kv-cache-dtype": "fp8_e4m3",
+                                            "attention-backend": "trtllm_mha"}}}, "fail",
+         "SM120"),
+        # its GPU
+        ("gpus", {}, "ok", "0: NVIDIA GeForce RTX 5090"),
+        ("gpus", {"change": {"gpus": ["1"]}}, "fail", "GPU 1 is not here: there is 0 (GPU-11111"),
+        ("gpus", {"change": {"gpus": ["GPU-111111"]}}, "ok", "GPU-111111: NVIDIA"),
+        ("gpus", {"change": {"gpus": ["GPU-222222"]}}, "fail", "GPU GPU-222222 is"),
+        ("gpus", {"gpu": Look(GpuView.PRESENT)}, "fail", "there is none"),
+        ("gpus", {"gpu": NO_GPU}, "fail", "Driver Not Loaded; see the line on the driver"),
+        ("gpus", {"gpu": NOT_SEEN}, "skip", "only root"),
+        ("gpus", {"gpu": device(total=8192)}, "fail", "has 8192 MiB"),
+        ("gpus", {"gpu": device(total=None)}, "ok", "RTX 5090"),
+        ("gpus", {"name": "demo"}, "skip", "it needs none"),
+        ("gpus", {"plan": installed_on("GPU-11111111")}, "ok", "RTX 5090"),
+        ("gpus", {"plan": installed_on("GPU-22222222")}, "fail",
+         "is another one than when it was installed; `servicekit install balanced` takes"),
+        # CUDA
+        ("cuda", {}, "ok", "built for CUDA 12.9, and the driver serves up to 13.0"),
+        ("cuda", {"engine": Installed("/x", PACKAGES, "12.6")}, "fail",
+         "RTX 5090 (SM120) needs CUDA 12.8 or newer, and the engine is built for 12.6"),
+        ("cuda", {"engine": Installed("/x", PACKAGES, "12.8"),
+                  "gpu": device(capability="12.1")}, "fail", "(SM121) needs CUDA 12.9"),
+        ("cuda", {"engine": Installed("/x", PACKAGES, "11.7"),
+                  "gpu": device(capability="9.0")}, "fail", "(SM90) needs CUDA 11.8"),
+        ("cuda", {"engine": Installed("/x", PACKAGES, "11.7"),
+                  "gpu": device(capability="8.6")}, "ok", "built for CUDA 11.7"),
+        ("cuda", {"gpu": device(capability=None)}, "ok", "built for CUDA 12.9"),
+        ("cuda", {"engine": Installed("/x", PACKAGES, "14.1")}, "fail",
+         "built for CUDA 14.1, and the driver serves 13.0 at most"),
+        ("cuda", {"gpu": Look(GpuView.PRESENT, devices=(CARD,))}, "ok", "built for CUDA 12.9"),
+        ("cuda", {"engine": Installed("/x", PACKAGES)}, "skip", "CUDA is not known"),
+        ("cuda", {"engine": NOT_SEEN}, "skip", "only root"),
+        ("cuda", {"gpu": NOT_SEEN}, "skip", "only root"),
+        ("cuda", {"name": "demo"}, "skip", "it needs no GPU"),
+        # the model
+        ("model", {}, "ok", "RadixArk/Qwen3.8-27B-NVFP4, 20.0 GiB"),
+        ("model", {"models": Models((), None, None)}, "ok", "its own affair"),
+        ("model", {"models": NOT_SEEN}, "skip", "only root"),
+        ("model", {"models": ONE_LACK}, "fail",
+         'the model "a/b" is not in /var/cache; `servicekit fetch balanced`'),
+        ("model", {"models": HALF}, "fail", "incomplete (and 1 more)"),
+        ("model", {"models": ONE_LACK, "change": {"service": {"network": "internet"}}}, "warn",
+         "the first start downloads it; `servicekit fetch balanced`"),
+        ("model", {"models": Models(("/m",), None, NO_FILE),
+                   "change": {"service": {"network": "internet"}}}, "fail", "put it there"),
+        # where it is
+        ("storage", {}, "ok", "is on ext4 (/)"),
+        ("storage", {"weights": place("tmpfs", mount="/ram")}, "fail",
+         "is on tmpfs (/ram): in memory, and empty after a boot; set HF_HOME"),
+        ("storage", {"weights": place("overlay")}, "warn", "lost with its container; mount a vol"),
+        ("storage", {"weights": place("9p", mount="/mnt/c")}, "warn", "read slowly"),
+        ("storage", {"weights": place("nfs4")}, "warn", "needs the network"),
+        ("storage", {"weights": place("tmpfs"), "change": {"model": "/m"}}, "fail",
+         "move the model to a disk"),
+        ("storage", {"weights": NOT_SEEN}, "skip", "only root"),
+        # room
+        ("disk", {}, "ok", "500.0 GiB free on /"),
+        ("disk", {"models": ONE_LACK, "weights": place("ext4", 10 * GIB)}, "fail",
+         "10.0 GiB free on /, and the weights may take 20.0 GiB; make room"),
+        ("disk", {"models": ONE_LACK, "cache": place("ext4", 20 * GIB)}, "fail",
+         "20.0 GiB free on /, and what engines compile may take 21.0 GiB"),
+        ("disk", {"models": ONE_LACK, "cache": place("ext4", 24 * GIB)}, "warn", "take 25.0 GiB"),
+        ("disk", {"models": ONE_LACK, "cache": place("ext4", 24 * GIB, "/var")}, "ok", "24.0 GiB"),
+        ("disk", {"models": HALF, "cache": place("ext4", 14 * GIB)}, "warn", "take 15.0 GiB"),
+        ("disk", {"models": UNSIZED}, "ok", 'how large "a/b" is, is not known'),
+        ("disk", {"cache": place("ext4", GIB // 2)}, "fail", "0.5 GiB free"),
+        ("disk", {"cache": place("ext4", 2 * GIB)}, "warn", "may take 5.0 GiB"),
+        ("disk", {"name": "demo", "cache": place("ext4", 2 * GIB)}, "ok", "2.0 GiB free"),
+        ("disk", {"cache": NOT_SEEN}, "skip", "only root"),
+        ("disk", {"models": NOT_SEEN, "weights": NOT_SEEN}, "ok", "500.0 GiB free"),
+        # the port
+        ("port", {}, "ok", "127.0.0.1:18000 is free"),
+        ("port", {"port": PortUse(STRANGER, own=True)}, "ok", "held by its own service"),
+        ("port", {"port": PortUse(STRANGER)}, "fail",
+         "127.0.0.1:18000 is held by pid 812 (ada, python train.py, 20480 MiB); stop that"),
+        ("port", {"port": NOT_SEEN}, "skip", "only root"),
+        # its history
+        ("interruptions", {"interruptions": {Cause.IDLE_KILL: 3, Cause.POWER_LOSS: 1}}, "warn",
+         "runs were cut off: idle-kill 3 times, power-loss once; "),
+        ("interruptions", {"interruptions": NOT_SEEN}, "skip", "only root"),
+    ],
+)  # fmt: skip
+def test_a_profile_is_told_what_it_lacks(
+    code: str, seen: dict[str, Any], verdict: str, line: str
+) -> None:
+    """Each thing that a profile needs is looked at by itself."""
+    found = said(one_more(**seen), code)
+    assert found[0] == verdict, found[1]
+    assert line in found[1]
+
+
+def test_a_profile_that_is_refused_is_a_failure() -> None:
+    """One whose file is damaged is a line like any other, and the others are examined."""
+    found = examine(host(refused=(Refused("mine", "port: must be 1024 at least"),)))
+    (check,) = (check for check in found.checks if check.profile == "mine")
+    assert (check.group, check.code, check.verdict) == ("profile mine", "profile", Verdict.FAIL)
+    assert check.what == "port: must be 1024 at least"
+
+
+NOT_SET: Final = dict[Key, str]()
+MIRRORED: Final = {"networking": "mirrored"}
+IDLE: Final = Key("general", "instanceidletimeout")
+
+
+@pytest.mark.parametrize(
+    ("code", "seen", "verdict", "line"),
+    [
+        ("wsl-systemd", {"conf": NOT_SET}, "warn", "[boot] systemd is not set in wsl.conf: only"),
+        ("wsl-systemd", {"conf": {Key("boot", "systemd"): "false"}}, "warn", "systemd = false"),
+        ("wsl-systemd", {"conf": NOT_SEEN}, "skip", "only root"),
+        ("wsl-instance-idle", {}, "ok", "[general] instanceIdleTimeout = -1"),
+        ("wsl-instance-idle", {"wslconfig": NOT_SET}, "warn",
+         "[general] instanceIdleTimeout is not set in .wslconfig: without a window"),
+        ("wsl-instance-idle", {"wslconfig": {IDLE: "15000"}}, "warn", "`servicekit wsl render`"),
+        ("wsl-vm-idle", {"wslconfig": NOT_SET}, "warn", "vmIdleTimeout is not set"),
+        ("wsl-vm-idle", {"wslconfig": NOT_SEEN}, "skip", "only root"),
+        ("wsl-memory-reclaim", {"wslconfig": NOT_SET}, "warn", "empties the page cache"),
+        ("wsl-networking", MIRRORED, "warn", "networking is mirrored: connections over loopback"),
+        ("wsl-networking", {"networking": "wsl1"}, "fail", "WSL 1, which has no GPU"),
+        ("wsl-networking", {"networking": "none"}, "ok", "networking is none"),
+        ("wsl-networking", {"networking": NOT_SEEN}, "skip", "only root"),
+        ("wsl-keepalive", {}, "ok", 'the task "servicekit keeps Ubuntu running" is registered'),
+        ("wsl-keepalive", {"task": Task(name="t", registered=False)}, "warn",
+         'Windows has no task "t": after a boot nothing starts the distribution'),
+        ("wsl-keepalive", {"task": Task(name="t", registered=True, faults=("is disabled", "x"))},
+         "warn", 'the task "t" is disabled and x; register it anew'),
+        ("wsl-keepalive", {"task": NOT_SEEN}, "skip", "only root"),
+        ("wsl-cuda", {}, "ok", "/usr/lib/wsl/lib/libcuda.so.1"),
+        ("wsl-cuda", {"device": False}, "fail", "/dev/dxg is missing"),
+        ("wsl-cuda", {"cuda": None}, "fail", "no libcuda.so.1 is found"),
+        ("wsl-cuda", {"cuda": "/lib/x86_64-linux-gnu/libcuda.so.1"}, "fail",
+         "a Linux driver's, which finds no GPU under WSL; remove that package"),
+        ("wsl-cuda", {"cuda": NOT_SEEN}, "skip", "only root"),
+        ("wsl-cuda", {"wslconfig": {Key("wsl2", "gpusupport"): "False"}}, "fail", "gpuSupport"),
+        ("wsl-cuda", {"wslconfig": NOT_SEEN}, "ok", "libcuda.so.1"),
+    ],
+)  # fmt: skip
+def test_windows_is_told_what_is_wrong_with_it(
+    code: str, seen: dict[str, Any], verdict: str, line: str
+) -> None:
+    """Settings count with their defaults; a mode that is in force counts more than a file."""
+    found = said(host(wsl=wsl(**seen)), code)
+    assert found[0] == verdict, found[1]
+    assert line in found[1]
+
+
+def test_windows_is_no_subject_elsewhere() -> None:
+    """A host that is no WSL is not asked about it."""
+    assert not [code for code in checks(host()) if code.startswith("wsl-")]
+
+
+# The whole.
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict", "summary"),
+    [
+        ({}, Verdict.OK, "13 ok, 1 skipped"),
+        ({"clock": Clock(9, 0)}, Verdict.WARN, "1 to look at, 12 ok, 1 skipped"),
+        (
+            {"clock": Clock(9, 0), "gpu": Look(GpuView.LOST, "it is lost")},
+            Verdict.FAIL,
+            "1 failed, 1 to look at, 9 ok, 3 skipped",
+        ),
+    ],
+)
+def test_the_worst_check_is_the_verdict(
+    seen: dict[str, Any], verdict: Verdict, summary: str
+) -> None:
+    """What was skipped says nothing for or against a host."""
+    found = examine(host(**seen))
+    assert found.verdict is verdict
+    assert found.summary == summary
+
+
+def test_codes_are_stable_and_each_is_one_check() -> None:
+    """A code is a check of the host, or one of each profile; programs rely on it."""
+    whole = examine(host(wsl=wsl(), subjects=(subject(), subject("demo"))))
+    keys = [(check.code, check.profile) for check in whole.checks]
+    assert len(set(keys)) == len(keys)
+    assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", code) for code, _ in keys)
+    of_profiles = {code for code, profile in keys if profile is not None}
+    assert of_profiles == {inquiry.code for inquiry in recipe.INQUIRIES}
+
+
+def test_the_handbook_is_up_to_date() -> None:
+    """`docs/doctor.md` is what `python -m servicekit.doctor.examination` prints."""
+    written = Path(__file__).parents[3] / "docs/doctor.md"
+    assert handbook() == written.read_text(encoding="utf-8")
+
+
+UNSEEABLE: Final = (
+    *("manager", "groups", "logins", "journal", "containers", "driver", "gpu", "held", "xids"),
+    *("clock", "shared"),
+)
+OF_PROFILE: Final = ("engine", "models", "cache", "weights", "port", "interruptions", "gpu")
+OF_WSL: Final = ("conf", "wslconfig", "networking", "task", "cuda")
+
+
+@given(
+    st.sets(st.sampled_from(UNSEEABLE)),
+    st.sets(st.sampled_from(OF_PROFILE)),
+    st.sets(st.sampled_from(OF_WSL)),
+    st.sampled_from(Scope),
+)
+def test_what_could_not_be_looked_at_fails_nothing(
+    host_unseen: set[str], profile_unseen: set[str], wsl_unseen: set[str], scope: Scope
+) -> None:
+    """Every check answers whatever is unseen, and skips: only a host without a manager fails."""
+    hidden: dict[str, Any] = dict.fromkeys(profile_unseen, NOT_SEEN)
+    found = examine(
+        host(
+            scope=scope,
+            subjects=(replace(subject(), **hidden),),
+            wsl=wsl(**dict.fromkeys(wsl_unseen, NOT_SEEN)),
+            **dict.fromkeys(host_unseen, NOT_SEEN),
+        )
+    )
+    failed = {check.code for check in found.checks if check.verdict is Verdict.FAIL}
+    assert failed <= {"manager", "lingering"}
+    assert ("manager" in failed) == ("manager" in host_unseen)
+    assert all(check.line.isprintable() for check in found.checks)
+
+
+def test_every_complaint_says_what_would_help() -> None:
+    """No warning and no failure is without a remedy, and nothing else has one."""
+    bad = host(
+        manager=Unseen("none"),
+        driver=Driver("1", "2", ()),
+        clock=Clock(9, 0),
+        refused=(Refused("x", "no"),),
+        subjects=(subject(port=PortUse(STRANGER), weights=place("tmpfs"), cache=DISK),),
+        wsl=wsl(conf=NOT_SET, **MIRRORED),
+        gpu=LOOK,
+    )
+    for check in examine(bad).checks:
+        complains = check.verdict in {Verdict.WARN, Verdict.FAIL}
+        assert bool(check.remedy) == complains, check
