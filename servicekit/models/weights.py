@@ -182,6 +182,7 @@ def distribution(package: str) -> str:
 
 
 def lacking(need: Need, cache: Path, root: Path) -> Iterator[Lack]:
+    """Yield what of `need` is not in `cache`, looked at below `root`."""
     repository = Repository(root / str(cache).lstrip("/"), need.repo)
     here, begun = repository.listing(need.revision), repository.begun()
     if here is None:
