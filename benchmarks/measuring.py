@@ -14,7 +14,7 @@ from machines.paced import Pace, paced
 
 from benchmarks.table import Row
 from servicekit.lab.bench import suites
-from servicekit.lab.bench.runner import Runner
+from servicekit.lab.bench.runner import SuiteRunner
 from servicekit.lab.bench.values import DECODE, DONE, TTFT, Figure, Statistics
 from servicekit.lab.verify.client import Client
 from servicekit.profiles.vocabulary import EngineName
@@ -47,7 +47,9 @@ max_tokens = 512
 requests = {requests}
 concurrency = [{at_once}]
 """
-SETTING: Final = suites.Setting(4096, 4096, 4095, "?", tells_thinking=True, forces_length=True)
+SETTING: Final = suites.ServiceLimits(
+    4096, 4096, 4095, "?", tells_thinking=True, forces_length=True
+)
 
 
 class _Kept:
@@ -89,7 +91,7 @@ async def _measured(rate: int, at_once: int) -> list[_Known]:
     kept = _Kept()
     pace = Pace(first=FIRST, gap=1 / rate, words=min(rate, 300))
     async with paced(pace) as server, Client(server.url, limit=60) as client:
-        runner = Runner(
+        runner = SuiteRunner(
             client,
             kept,
             served_name="m",

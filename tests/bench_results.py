@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from servicekit.lab.bench.values import (
     FORMAT,
+    BenchResult,
     Case,
     Conditions,
+    ContextFigures,
     EngineSide,
-    Pools,
     Prefix,
-    Result,
     Sample,
     Sampling,
     Suite,
@@ -101,7 +101,7 @@ def case(
     return Case(**(told | changes))
 
 
-def result(profile: str = "dspark", **changes: Any) -> Result:  # noqa: ANN401
+def result(profile: str = "dspark", **changes: Any) -> BenchResult:  # noqa: ANN401
     """One complete, verified run with one case."""
     told: dict[str, Any] = {
         "format": FORMAT,
@@ -119,7 +119,7 @@ def result(profile: str = "dspark", **changes: Any) -> Result:  # noqa: ANN401
         "ended": "2026-01-31T12:03:00.000+00:00",
         "complete": True,
         "degraded": (),
-        "pools": Pools(requested=32768, declared=32768, physical=40000, effective=32768),
+        "pools": ContextFigures(requested=32768, declared=32768, physical=40000, effective=32768),
         "cases": (case(),),
     }
-    return Result(**(told | changes))
+    return BenchResult(**(told | changes))

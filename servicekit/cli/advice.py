@@ -78,7 +78,7 @@ def plan(
     Nothing is started. Without --gpu-memory the profile's GPU is asked. Exit code 1 where it does
     not fit.
     """
-    from servicekit.models.memory.outcome import Verdict
+    from servicekit.models.memory.outcome import Fit
     from servicekit.models.memory.rendering import budget_json, render_budget
     from servicekit.models.memory.units import parse_size
 
@@ -91,7 +91,7 @@ def plan(
     else:
         width = shutil.get_terminal_size().columns
         typer.echo(render_budget(budget, width=width, color=coloured()), nl=False)
-    raise typer.Exit(1 if budget.verdict is Verdict.DOES_NOT_FIT else 0)
+    raise typer.Exit(1 if budget.verdict is Fit.DOES_NOT_FIT else 0)
 
 
 def diagnose(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.bench.suites import Loaded, Setting
-    from servicekit.lab.bench.values import Case, Result, Sample
+    from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits
+    from servicekit.lab.bench.values import BenchResult, Case, Sample
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
     from servicekit.watchdog.status import Status
@@ -123,7 +123,7 @@ class _Run:
         from servicekit.lab.bench.suites import load
 
         self._mine = mine
-        self._loaded: Loaded = load(suite)
+        self._loaded: LoadedSuite = load(suite)
         mine.manifest(profile)  # what is not installed is said to be so, before all else
         self._recipe: Profile = mine.profile(profile)
         self._plan: Plan = plan_of(mine, self._recipe)
@@ -131,16 +131,16 @@ class _Run:
         self._standing = ""
         self.interrupted = False
 
-    def _setting_of(self, effective: int | None) -> Setting:
+    def _setting_of(self, effective: int | None) -> ServiceLimits:
         from servicekit.cli.forecast import local_model
         from servicekit.engines import engine
         from servicekit.lab.bench.precision import kv_precision
-        from servicekit.lab.bench.suites import Setting
+        from servicekit.lab.bench.suites import ServiceLimits
         from servicekit.profiles.vocabulary import EngineName
 
         recipe = self._recipe
         context = recipe.context.requested
-        return Setting(
+        return ServiceLimits(
             context=context,
             effective=effective,
             usable=engine(recipe.engine).usable_input(effective or context),
@@ -196,13 +196,13 @@ class _Run:
         except OSError as error:
             raise _unkept(states, error) from None
 
-    def measured(self, now: Status) -> tuple[Result, UserError | None]:
+    def measured(self, now: Status) -> tuple[BenchResult, UserError | None]:
         """Measure, keep the file, and give what is in it; and the error where it is not kept."""
         import asyncio
 
         from servicekit.errors import UserError
         from servicekit.lab.bench.suites import planned
-        from servicekit.lab.bench.values import Pools
+        from servicekit.lab.bench.values import ContextFigures
         from servicekit.lab.verify.binding import fingerprint
 
         cases, skipped = planned(self._loaded.data, self._setting)
@@ -210,7 +210,7 @@ class _Run:
             raise UserError(f"no case can be asked: {skipped[0]}")
         # Beforehand, so that a second ^C finds nothing left to do but to write.
         self._bound = asyncio.run(fingerprint(self._plan))
-        self._pools = Pools(**now.context)
+        self._pools = ContextFigures(**now.context)
         began = datetime.now(UTC)
         keeper = _Keeper(cases)
         failed: UserError | None = None
@@ -243,13 +243,13 @@ class _Run:
         skipped: tuple[str, ...],
         *,
         complete: bool,
-    ) -> Result:
+    ) -> BenchResult:
         """Put what was measured beside what it was measured of."""
         from servicekit.lab.bench.suites import unmatched
-        from servicekit.lab.bench.values import FORMAT, Result
+        from servicekit.lab.bench.values import FORMAT, BenchResult
 
         recipe = self._recipe
-        return Result(
+        return BenchResult(
             format=FORMAT,
             suite=self._loaded.suite,
             profile=recipe.name,
@@ -287,16 +287,16 @@ class _Run:
 
         from servicekit.engines import engine
         from servicekit.errors import UserError
-        from servicekit.lab.bench.runner import Runner
-        from servicekit.lab.verify.values import Request
+        from servicekit.lab.bench.runner import SuiteRunner
+        from servicekit.lab.verify.values import ChatRequest
 
         adapter = engine(self._recipe.engine)
         async with client_of(self._mine, self._recipe, now) as client:
             # A service is measured when it has answered, and has compiled what an answer takes.
-            reply = await client.ask(Request(adapter.completion_request(self._recipe)))
+            reply = await client.ask(ChatRequest(adapter.completion_request(self._recipe)))
             if reply.broken:
                 raise UserError(f'"{self._recipe.name}" gives no answer: {reply.broken}')
-            runner = Runner(
+            runner = SuiteRunner(
                 client,
                 keeper,
                 served_name=self._recipe.served_name,
@@ -306,7 +306,7 @@ class _Run:
             )
             await runner.measure(cases)
 
-    def _keep(self, result: Result) -> UserError | None:
+    def _keep(self, result: BenchResult) -> UserError | None:
         """Store it; give the error where that cannot be, since the result is worth telling."""
         from servicekit.lab.bench.store import names, write
 
@@ -399,12 +399,12 @@ def _weight(planned: Planned) -> float:
 def _list(mine: Session, profile: str | None, *, json: bool) -> None:
     """List what is kept, the oldest first."""
     from servicekit.lab.bench.store import texts
-    from servicekit.lab.bench.values import Result, ResultError
+    from servicekit.lab.bench.values import BenchResult, ResultError
 
-    found: list[Result] = []
+    found: list[BenchResult] = []
     for name, text in texts(Path(mine.places.state)).items():
         try:
-            result = Result.parse(text, where=name)
+            result = BenchResult.parse(text, where=name)
         except ResultError as error:
             warn(str(error))
             continue
@@ -419,7 +419,7 @@ def _list(mine: Session, profile: str | None, *, json: bool) -> None:
         note("no run is kept; `servicekit bench PROFILE` measures one")
 
 
-def _entry(result: Result) -> dict[str, object]:
+def _entry(result: BenchResult) -> dict[str, object]:
     return {
         "name": result.name,
         "profile": result.profile,
@@ -431,7 +431,7 @@ def _entry(result: Result) -> dict[str, object]:
     }
 
 
-def _row(result: Result) -> tuple[str, ...]:
+def _row(result: BenchResult) -> tuple[str, ...]:
     from servicekit.cli.output import local
 
     cases = str(len(result.cases)) + ("" if result.complete else ", interrupted")

@@ -20,7 +20,7 @@ from servicekit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.lab.compare.comparison import Comparison, Section
+    from servicekit.lab.compare.comparison import ComparedCase, Comparison
 
 WIDTH: Final = 100
 """Columns where there is no terminal."""
@@ -146,7 +146,7 @@ def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
         typer.echo(paint(colour, line))
 
 
-def _rows(section: Section) -> Iterator[tuple[str, ...]]:
+def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
     from servicekit.lab.bench.figures import percent, spread, worst
 
     for row in section.rows:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Session
     from servicekit.cli.transfer import Display
     from servicekit.errors import UserError
-    from servicekit.models.download import Standing
+    from servicekit.models.download import FetchState
     from servicekit.models.hub import Hub
     from servicekit.models.hub_cache import Listing, Repository
     from servicekit.models.weights import Need
@@ -85,8 +85,8 @@ class _Result:
 
     profile: Profile
     cache: Path
-    before: Sequence[Standing]
-    after: Sequence[Standing]
+    before: Sequence[FetchState]
+    after: Sequence[FetchState]
     reachable: bool
     """Whether the hub itself said what belongs to each model."""
 
@@ -175,7 +175,7 @@ def _fetched(
 ) -> _Result:
     """Do what the command line asks for."""
     from servicekit.models.download import check_space, complete, stand
-    from servicekit.models.hub import UnreachableError
+    from servicekit.models.hub import HubUnreachableError
     from servicekit.models.hub_cache import Repository
     from servicekit.models.weights import select
     from servicekit.service.plan import hub_cache
@@ -187,7 +187,7 @@ def _fetched(
     try:
         hub = _hub(mine, profile)
         listings = [hub.list(need) for need in wanted]
-    except UnreachableError as error:
+    except HubUnreachableError as error:
         standings = _offline(mine, profile, wanted, error, shown)
         return _Result(profile, cache, standings, standings, reachable=False)
     chosen = []
@@ -220,7 +220,7 @@ def _size_here(repository: Repository, listing: Listing) -> int:
 
 def _offline(
     mine: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
-) -> list[Standing]:
+) -> list[FetchState]:
     """Check what is here by its own names, where the hub cannot be asked what should be."""
     from servicekit.errors import UserError
     from servicekit.models.download import stand
@@ -319,7 +319,7 @@ def _note_of_other_cache(cache: Path) -> None:
         note(f"{' and '.join(named)} of this command is not the service's, which looks in {cache}")
 
 
-def _note_of_pin(standing: Standing) -> None:
+def _note_of_pin(standing: FetchState) -> None:
     """Say how to keep what was fetched, where the next fetch may bring something else."""
     if standing.need.role == "model" and standing.need.gguf is None:
         commit = standing.listing.commit

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from servicekit.cli.session import Session
-    from servicekit.engines.base import Installed
+    from servicekit.engines.base import InstalledEngine
     from servicekit.host.gpu import Device
     from servicekit.models.memory.outcome import Budget
     from servicekit.profiles.model import Profile
@@ -33,7 +33,7 @@ def plan_of(mine: Session, profile: Profile) -> Plan:
     return make_plan(profile, look_around(order, tree).host)
 
 
-def installed_engine(plan: Plan, *, ask: bool = False) -> Installed:
+def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:
     """Find out which engine `plan` would start; with `ask`, from the engine itself."""
     from servicekit.engines.versions import look
 
@@ -138,7 +138,7 @@ def refuse_misfit(
     none, and nothing to refuse.
     """
     from servicekit.errors import UserError
-    from servicekit.models.memory.outcome import Verdict
+    from servicekit.models.memory.outcome import Fit
 
     if memory is None:
         return None
@@ -147,7 +147,7 @@ def refuse_misfit(
         budget = budget_of(concrete, memory)
     except UserError:
         return None  # no arithmetic for this engine or model; the engine itself will tell
-    if budget.verdict is not Verdict.DOES_NOT_FIT:
+    if budget.verdict is not Fit.DOES_NOT_FIT:
         return budget
     message = f'profile "{profile.name}" does not fit its GPU: {budget.reason}'
     lever = f"{budget.levers[0]}; " if budget.levers else ""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
     from servicekit.lab.verify.record import Fingerprint, Verification
-    from servicekit.lab.verify.values import Finding, Subject
+    from servicekit.lab.verify.values import GateResult, ServedModel
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
     from servicekit.watchdog.status import Status
@@ -150,10 +150,10 @@ def _verified(
     began = datetime.now(UTC).isoformat(timespec="milliseconds")
     # Beforehand, so that a second ^C finds nothing left to do but to write.
     bound = asyncio.run(fingerprint(plan))
-    findings: list[Finding] = []
+    findings: list[GateResult] = []
     show = _progress(names, read(Path(mine.places.state, now.profile)))
 
-    def keep(finding: Finding) -> None:
+    def keep(finding: GateResult) -> None:
         findings.append(finding)
         show(finding)
 
@@ -176,7 +176,7 @@ async def _ask(
     now: Status,
     names: tuple[str, ...],
     repeats: int,
-    keep: Callable[[Finding], object],
+    keep: Callable[[GateResult], object],
 ) -> None:
     from servicekit.engines import engine
     from servicekit.lab.verify.binding import vram
@@ -198,10 +198,10 @@ def _subject(
     now: Status,
     told: Mapping[str, Any],
     repeats: int,
-) -> Subject:
+) -> ServedModel:
     from servicekit.engines import engine
     from servicekit.lab.verify.record import read, twin_of
-    from servicekit.lab.verify.values import Subject
+    from servicekit.lab.verify.values import ServedModel
     from servicekit.profiles.rules import kv_below_fp8
 
     adapter = engine(recipe.engine)
@@ -212,7 +212,7 @@ def _subject(
         for name in (mine.catalog.names() if below is not None else ())
         if name != recipe.name
     }
-    return Subject(
+    return ServedModel(
         served_name=recipe.served_name,
         context=context,
         usable=adapter.usable_input(context),
@@ -240,7 +240,7 @@ def _about(recipe: Profile) -> str:
 
 def _progress(
     names: tuple[str, ...], earlier: tuple[Verification, ...]
-) -> Callable[[Finding], object]:
+) -> Callable[[GateResult], object]:
     """Tell each finding on stderr, with the time left as the last run of each gate took."""
     took = {each.gate: each.seconds for past in earlier for each in past.findings}
     began = time.monotonic()
@@ -253,7 +253,7 @@ def _progress(
             return f"{duration(time.monotonic() - began)} so far"
         return f"about {duration(sum(known))} left"
 
-    def show(finding: Finding) -> None:
+    def show(finding: GateResult) -> None:
         asked.append(finding.gate)
         reason = printable(finding.reason[:EVIDENCE])
         step = f"[{len(asked)}/{len(names)}] {finding.gate}: {finding.outcome.value}: {reason}"

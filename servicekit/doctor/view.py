@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from servicekit.diagnosis.causes import Cause
     from servicekit.doctor.wsl.conf import Key
-    from servicekit.engines.base import Installed
+    from servicekit.engines.base import InstalledEngine
     from servicekit.host.facts import Process
     from servicekit.host.gpu import Look
     from servicekit.host.xid import Xid
@@ -189,7 +189,7 @@ class Subject:
     """What it cannot start without and is not here, one sentence each."""
     obstacles: tuple[str, ...]
     """What will probably keep its account from it, one sentence each."""
-    engine: Installed | Unseen
+    engine: InstalledEngine | Unseen
     models: Models | Unseen
     cache: Place | Unseen
     """Where weights are downloaded to and engines keep what they compile."""

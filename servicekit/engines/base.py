@@ -185,7 +185,7 @@ PACKAGE: Final[Mapping[EngineName, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledEngine:
     """What is known of an engine as it is installed on this host; empty where it is not."""
 
     executable: str = ""

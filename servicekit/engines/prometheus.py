@@ -29,7 +29,7 @@ _ESCAPE: Final = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One series and its value."""
 
     name: str
@@ -37,27 +37,27 @@ class Sample:
     value: float
 
 
-def read_samples(body: str, wanted: Collection[str]) -> tuple[Sample, ...]:
+def read_samples(body: str, wanted: Collection[str]) -> tuple[MetricSample, ...]:
     """Give the samples whose name is in `wanted`, in the order of the exposition."""
     pattern = re.compile(rf"^(?:{'|'.join(map(re.escape, wanted))})(?=[{{ \t]).*", re.MULTILINE)
     matches = (_SERIES.match(line) for line in pattern.findall(body))
     return tuple(_sample(match) for match in matches if match is not None)
 
 
-def _sample(match: re.Match[str]) -> Sample:
+def _sample(match: re.Match[str]) -> MetricSample:
     labels = {name: _unescape(text) for name, text in _LABEL.findall(match["labels"] or "")}
     try:
         value = float(match["value"])
     except ValueError:
         raise ShapeError(f'"{match["value"]}" is not a value of {match["name"]}') from None
-    return Sample(match["name"], labels, value)
+    return MetricSample(match["name"], labels, value)
 
 
 def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], text)
 
 
-def totals(samples: Iterable[Sample], *, of: str) -> dict[str, float]:
+def totals(samples: Iterable[MetricSample], *, of: str) -> dict[str, float]:
     """Give the sum of the samples of each name: over the ranks of an engine, say.
 
     A sample that is no number tells nothing: it differs from itself, and would pass for progress.

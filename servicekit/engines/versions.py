@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from servicekit.engines.base import FlagTable, Installed
+from servicekit.engines.base import FlagTable, InstalledEngine
 from servicekit.engines.helptext import read_help
 from servicekit.profiles.vocabulary import EngineName
 
@@ -56,7 +56,7 @@ _CUDA_LIBRARY: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 def look(
     engine: EngineName, executable: str, *, options: bool = False, deadline: float = 120.0
-) -> Installed:
+) -> InstalledEngine:
     """Find out what is installed where the absolute path `executable` leads.
 
     With `options` the engine is asked for its options, too, which imports it: SGLang and vLLM take
@@ -64,11 +64,11 @@ def look(
     """
     program = Path(executable)
     if not program.is_absolute() or not os.access(program, os.R_OK) or not program.is_file():
-        return Installed()
+        return InstalledEngine()
     packages = _packages(program)
     if engine is EngineName.LLAMACPP and (build := _build(program, packages)):
         packages["llama.cpp"] = build
-    installed = Installed(executable, packages, _cuda(packages))
+    installed = InstalledEngine(executable, packages, _cuda(packages))
     if not options or engine not in HELP:
         return installed
     listed = read_help(_output([executable, *HELP[engine]], deadline))

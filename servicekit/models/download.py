@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from servicekit.errors import UserError
 from servicekit.host.procfs import account
-from servicekit.models.hub import Watcher
+from servicekit.models.hub import ByteListener
 from servicekit.models.memory.units import short
 
 if TYPE_CHECKING:
@@ -36,11 +36,13 @@ SHA256_DIGITS: Final = 64
 class Source(Protocol):
     """Where files come from; `servicekit.hub.Hub` is one."""
 
-    def read(self, need: Need, commit: str, file: File, into: BinaryIO, watcher: Watcher) -> None:
+    def read(
+        self, need: Need, commit: str, file: File, into: BinaryIO, watcher: ByteListener
+    ) -> None:
         """See `servicekit.hub.Hub.read`."""
 
 
-class Spectator(Watcher, Protocol):
+class ProgressListener(ByteListener, Protocol):
     """Who is told what is being done."""
 
     def checking(self, file: File) -> None:
@@ -51,7 +53,7 @@ class Spectator(Watcher, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FetchState:
     """How much of one model is here."""
 
     need: Need
@@ -78,13 +80,15 @@ class Standing:
         """Bytes to fetch."""
         return sum(file.size for file in self.wanting) - self.begun
 
-    def completed(self) -> Standing:
+    def completed(self) -> FetchState:
         """Return what it is once `complete` has come to its end."""
         whole = frozenset(file.digest for file in self.listing.files)
         return replace(self, whole=whole, damaged=frozenset(), begun=0, named=True)
 
 
-def stand(need: Need, repository: Repository, listing: Listing, spectator: Spectator) -> Standing:
+def stand(
+    need: Need, repository: Repository, listing: Listing, spectator: ProgressListener
+) -> FetchState:
     """Compare what is here with its checksums. Reads every file of it."""
     whole: set[str] = set()
     damaged: set[str] = set()
@@ -97,10 +101,10 @@ def stand(need: Need, repository: Repository, listing: Listing, spectator: Spect
         elif partial.is_file() and (size := partial.stat().st_size) <= file.size:
             begun += size
     named = _is_published(repository, need.revision, listing)
-    return Standing(need, repository, listing, frozenset(whole), frozenset(damaged), begun, named)
+    return FetchState(need, repository, listing, frozenset(whole), frozenset(damaged), begun, named)
 
 
-def is_whole(path: Path, file: File, watcher: Watcher) -> bool:
+def is_whole(path: Path, file: File, watcher: ByteListener) -> bool:
     """Whether the file at `path` has the size and the checksum that it must have."""
     if path.stat().st_size != file.size:
         return False
@@ -121,7 +125,7 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(there).free
 
 
-def check_space(standings: Iterable[Standing], cache: Path) -> None:
+def check_space(standings: Iterable[FetchState], cache: Path) -> None:
     """Raise `UserError` if what is left to fetch does not fit on the disk."""
     left, free = sum(standing.left for standing in standings), free_bytes(cache)
     if left > free:
@@ -132,7 +136,7 @@ def check_space(standings: Iterable[Standing], cache: Path) -> None:
         )
 
 
-def complete(standing: Standing, source: Source, spectator: Spectator) -> None:
+def complete(standing: FetchState, source: Source, spectator: ProgressListener) -> None:
     """Fetch what is wanting, then let engines see all of it.
 
     Raises `UserError`. Whatever came until then stays, and the next call goes on from it.
@@ -150,7 +154,7 @@ def complete(standing: Standing, source: Source, spectator: Spectator) -> None:
         raise _refusal(error, repository) from None
 
 
-def _load(standing: Standing, file: File, source: Source, spectator: Spectator) -> None:
+def _load(standing: FetchState, file: File, source: Source, spectator: ProgressListener) -> None:
     """Fetch one file; one that was begun earlier and turns out to be wrong, once more from zero."""
     repository, need = standing.repository, standing.need
     partial = repository.partial(file.digest)

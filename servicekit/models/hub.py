@@ -51,7 +51,7 @@ _UNSAFE: Final = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\")
 """In the name of a file that would leave the snapshot's directory, or is no name at all."""
 
 
-class Watcher(Protocol):
+class ByteListener(Protocol):
     """Who is told how a download gets on."""
 
     def moved(self, size: int) -> None:
@@ -61,7 +61,7 @@ class Watcher(Protocol):
         """Take it that the connection broke, and is being made anew."""
 
 
-class UnreachableError(UserError):
+class HubUnreachableError(UserError):
     """The hub gave no answer that says anything about the model."""
 
 
@@ -81,7 +81,7 @@ class Hub:
 
     def __init__(self, profile: str, token: str | None, environ: Mapping[str, str]) -> None:
         if environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
-            raise UnreachableError("HF_HUB_OFFLINE is set for this command", hint="unset it")
+            raise HubUnreachableError("HF_HUB_OFFLINE is set for this command", hint="unset it")
         try:
             here = metadata.version(_LIBRARY)
         except metadata.PackageNotFoundError:
@@ -136,7 +136,7 @@ class Hub:
                 hint=f"correct the {need.role} in the profile",
             ) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
-            raise UnreachableError(
+            raise HubUnreachableError(
                 "what answers in the hub's place is not the hub",
                 hint="see whether a proxy or a login page of the network is in between",
             ) from None
@@ -152,7 +152,9 @@ class Hub:
             raise UserError(f'the hub lists no files of "{need.repo}"', hint="try again later")
         return Listing(info.sha, tuple(files))
 
-    def read(self, need: Need, commit: str, file: File, into: BinaryIO, watcher: Watcher) -> None:
+    def read(
+        self, need: Need, commit: str, file: File, into: BinaryIO, watcher: ByteListener
+    ) -> None:
         """Append to `into`, which ends where an earlier attempt did, what `file` has beyond that.
 
         A connection that breaks is made anew a few times. `OSError` is that of `into`.
@@ -221,12 +223,12 @@ class Hub:
                     hint="see on the hub that it is still valid and may read the model",
                 )
             case errors.HfHubHTTPError():
-                return UnreachableError(
+                return HubUnreachableError(
                     f'the hub answers HTTP {error.response.status_code} for "{need.repo}"',
                     hint="try again later; what is here already stays",
                 )
             case _:
-                return UnreachableError(
+                return HubUnreachableError(
                     f"the hub cannot be reached ({type(error).__name__})",
                     hint="see that this host is online, and run it again: what is here stays",
                 )
@@ -249,7 +251,9 @@ def _file(name: object, size: object, digest: object) -> File | None:
 class _Meter:
     """Stands where the library expects a progress bar of tqdm."""
 
-    def __init__(self, watcher: Watcher, counted: int, *, initial: int = 0, **_: object) -> None:
+    def __init__(
+        self, watcher: ByteListener, counted: int, *, initial: int = 0, **_: object
+    ) -> None:
         self._watcher = watcher
         # A server may send the whole file although only the rest was asked for.
         if initial != counted:
@@ -270,7 +274,7 @@ class _Ear(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.watcher: Watcher | None = None
+        self.watcher: ByteListener | None = None
 
     @override
     def emit(self, record: logging.LogRecord) -> None:

@@ -17,7 +17,7 @@ from servicekit.profiles.vocabulary import EngineName
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from servicekit.engines.base import FlagTable, Installed
+    from servicekit.engines.base import FlagTable, InstalledEngine
     from servicekit.engines.options.parser import Use
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
@@ -37,7 +37,7 @@ class Report:
 
     profile: str
     engine: EngineName
-    installed: Installed
+    installed: InstalledEngine
     against: tuple[str, ...]
     """Releases whose parsers the options were held against; empty where none is known."""
     options: int
@@ -93,7 +93,7 @@ class Report:
         }
 
 
-def check(profile: Profile, plan: Plan, installed: Installed) -> Report:
+def check(profile: Profile, plan: Plan, installed: InstalledEngine) -> Report:
     """Check the command line that `plan` would start, with every tunable at its default."""
     argv = plan.argv()
     tables = tables_for(profile, installed)
@@ -120,7 +120,7 @@ def check(profile: Profile, plan: Plan, installed: Installed) -> Report:
     )
 
 
-def tables_for(profile: Profile, installed: Installed) -> tuple[FlagTable, ...]:
+def tables_for(profile: Profile, installed: InstalledEngine) -> tuple[FlagTable, ...]:
     """Choose the option tables to hold a profile against, oldest first.
 
     That of the installed version; where none is shipped for it, what the engine itself told, else
@@ -155,7 +155,7 @@ def _check_tables(
 
 
 def _check_told(
-    profile: Profile, argv: Sequence[str], tables: Sequence[FlagTable], installed: Installed
+    profile: Profile, argv: Sequence[str], tables: Sequence[FlagTable], installed: InstalledEngine
 ) -> Iterable[Remark]:
     """Compare with what the engine itself lists, or say that its version is not known."""
     told, version = installed.told, installed.version(profile.engine)
@@ -167,7 +167,7 @@ def _check_told(
         yield Remark(Level.NOTE, "engine", f"{message}{release(tables[-1])}")
 
 
-def check_requires(profile: Profile, installed: Installed) -> Iterable[Remark]:
+def check_requires(profile: Profile, installed: InstalledEngine) -> Iterable[Remark]:
     """Hold what is installed against the profile's `requires`."""
     for name, spec in profile.requires.items():
         where, package = f"requires.{name}", name.lower().replace("_", "-")

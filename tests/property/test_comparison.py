@@ -8,9 +8,9 @@ import bench_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servicekit.lab.bench.values import FIGURES, Conditions, Pools, Prefix, Result
+from servicekit.lab.bench.values import FIGURES, BenchResult, Conditions, ContextFigures, Prefix
 from servicekit.lab.compare.comparison import compared
-from servicekit.lab.compare.judgement import Verdict, judge
+from servicekit.lab.compare.judgement import Difference, judge
 from servicekit.lab.compare.matching import mismatches
 from servicekit.lab.compare.traps import traps
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from servicekit.lab.bench.values import Case
 
 MIRRORED = {
-    Verdict.BETTER: Verdict.WORSE,
-    Verdict.WORSE: Verdict.BETTER,
-    Verdict.SAME: Verdict.SAME,
-    Verdict.UNKNOWN: Verdict.UNKNOWN,
+    Difference.BETTER: Difference.WORSE,
+    Difference.WORSE: Difference.BETTER,
+    Difference.SAME: Difference.SAME,
+    Difference.UNKNOWN: Difference.UNKNOWN,
 }
 speeds = st.floats(1, 500)
 patient = settings(deadline=None, max_examples=60)
@@ -59,7 +59,7 @@ def conditions(draw: st.DrawFn) -> Conditions:
 
 
 @st.composite
-def results(draw: st.DrawFn) -> Result:
+def results(draw: st.DrawFn) -> BenchResult:
     """Runs of one of two suites, with one or two cases."""
     return bench_results.result(
         draw(st.sampled_from(["one", "two"])),
@@ -68,7 +68,7 @@ def results(draw: st.DrawFn) -> Result:
             draw(cases(name=name, conditions=draw(conditions())))
             for name in draw(st.sampled_from([("chat",), ("chat", "code"), ("code",)]))
         ),
-        pools=Pools(requested=1000, declared=None, physical=draw(st.integers(1, 2000)),
+        pools=ContextFigures(requested=1000, declared=None, physical=draw(st.integers(1, 2000)),
                     effective=None),
     )  # fmt: skip
 
@@ -89,12 +89,12 @@ def test_a_verdict_has_a_mirror_image(one: Case, two: Case) -> None:
 def test_nothing_is_better_than_itself(case: Case) -> None:
     """The same samples are no difference, or too few to tell."""
     for figure in FIGURES:
-        assert judge(figure, case, case).verdict in {Verdict.SAME, Verdict.UNKNOWN}
+        assert judge(figure, case, case).verdict in {Difference.SAME, Difference.UNKNOWN}
 
 
 @patient
 @given(results(), results())
-def test_two_runs_match_or_not_whichever_comes_first(one: Result, two: Result) -> None:
+def test_two_runs_match_or_not_whichever_comes_first(one: BenchResult, two: BenchResult) -> None:
     """The same conditions are named, with the values the other way round."""
     there, back = mismatches(one, two), mismatches(two, one)
     assert {each.partition(" (")[0] for each in there} == {each.partition(" (")[0] for each in back}
@@ -103,7 +103,7 @@ def test_two_runs_match_or_not_whichever_comes_first(one: Result, two: Result) -
 
 @patient
 @given(results(), results())
-def test_a_trap_is_fallen_into_whichever_comes_first(one: Result, two: Result) -> None:
+def test_a_trap_is_fallen_into_whichever_comes_first(one: BenchResult, two: BenchResult) -> None:
     """The same runs are named for the same traps, and never both for one."""
     there, back = traps([one, two], "AB"), traps([two, one], "BA")
     assert sorted(map(str, there)) == sorted(map(str, back))

@@ -11,7 +11,7 @@ import pytest
 from machines.hosted import LIMIT, Host
 
 from servicekit import data
-from servicekit.lab.bench.values import DECODE, FIGURES, TTFT, Result
+from servicekit.lab.bench.values import DECODE, FIGURES, TTFT, BenchResult
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
@@ -30,10 +30,10 @@ requests = 10000
 """
 
 
-def kept(host: Host) -> list[Result]:
+def kept(host: Host) -> list[BenchResult]:
     """Read the runs that are kept, the oldest first."""
     files = sorted((host.home / "state/here/bench").glob("*.json"))
-    return [Result.parse(file.read_text(), where=file.name) for file in files]
+    return [BenchResult.parse(file.read_text(), where=file.name) for file in files]
 
 
 def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:

@@ -23,12 +23,14 @@ from servicekit.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from servicekit.engines.base import Installed
+    from servicekit.engines.base import InstalledEngine
     from servicekit.engines.options.parser import Use
     from servicekit.profiles.model import Profile
 
 
-def check_known(profile: Profile, uses: Sequence[Use], installed: Installed) -> tuple[Remark, ...]:
+def check_known(
+    profile: Profile, uses: Sequence[Use], installed: InstalledEngine
+) -> tuple[Remark, ...]:
     """Hold the options of a command line, as `read_argv` read them, against what is known."""
     options = emitted(uses)
     remarks: list[Remark] = []
@@ -77,7 +79,7 @@ def _chosen(value: str | None, wanted: list[str] | Literal[True]) -> bool:
     return value.casefold() in {each.casefold() for each in wanted}
 
 
-def _facts(known: Mapping[str, Any], profile: Profile, installed: Installed) -> bool | None:
+def _facts(known: Mapping[str, Any], profile: Profile, installed: InstalledEngine) -> bool | None:
     """Whether the conditions on versions and hardware hold; `None` where one cannot be told."""
     ranges = dict(known.get("packages", {}))
     if "versions" in known:

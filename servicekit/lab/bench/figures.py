@@ -16,7 +16,7 @@ DIGITS: Final = 3
 """Digits that count and are said, of a whole number all; of percent, a tenth where there is one."""
 
 
-class Whole(NamedTuple):
+class CaseFigure(NamedTuple):
     """A figure that a case has once: it is shown, and no verdict follows from it."""
 
     name: str
@@ -26,20 +26,20 @@ class Whole(NamedTuple):
 
 
 WHOLES: Final = (
-    Whole("throughput", "throughput", "tokens/s", lambda case: case.throughput),
-    Whole(
+    CaseFigure("throughput", "throughput", "tokens/s", lambda case: case.throughput),
+    CaseFigure(
         "acceptance",
         "acceptance",
         "%",
         lambda case: case.engine.acceptance if case.engine else None,
     ),
-    Whole(
+    CaseFigure(
         "acceptance_length",
         "per verification",
         "tokens",
         lambda case: case.engine.acceptance_length if case.engine else None,
     ),
-    Whole("correctness", "correctness", "%", lambda case: case.correctness),
+    CaseFigure("correctness", "correctness", "%", lambda case: case.correctness),
 )
 """Every one, in the order in which a comparison shows them."""
 
@@ -60,7 +60,7 @@ def spread(value: float | None, found: Statistics | None, unit: str) -> str:
     return f"{_written(value, unit, places)} \N{PLUS-MINUS SIGN} {deviation}"
 
 
-def worst(figure: Figure | Whole, found: Statistics | None) -> str:
+def worst(figure: Figure | CaseFigure, found: Statistics | None) -> str:
     """Say the p99 of a time; of a rate, it would be among the best."""
     return number(found.p99, "s") if found is not None and figure.unit == "s" else ""
 

@@ -10,7 +10,7 @@ from servicekit.lab.bench.values import DECODE, FIGURES, PREFILL, TTFT, Figure, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.lab.bench.values import Case, EngineSide, Result
+    from servicekit.lab.bench.values import BenchResult, Case, EngineSide
 
 HEADS: Final = ("CASE", "FIGURE", "MEDIAN", "P99", "LEAST", "MOST", "DEVIATION", "ENGINE'S OWN")
 LENGTH_OFF: Final = 0.02
@@ -25,7 +25,7 @@ SAVES: Final = 0.1
 """Part of the TTFT from which on a warm prefix is worth having."""
 
 
-def rows(result: Result) -> list[tuple[str, ...]]:
+def rows(result: BenchResult) -> list[tuple[str, ...]]:
     """Give the table under `HEADS`."""
     found: list[tuple[str, ...]] = []
     for case in result.cases:
@@ -77,12 +77,12 @@ def _own(figure: Figure, side: EngineSide | None) -> float | None:
     return own.get(figure.name)
 
 
-def remarks(result: Result) -> list[str]:
+def remarks(result: BenchResult) -> list[str]:
     """Say what must be known to read the figures, a sentence each."""
     return [*doubts(result), *_prefix(result)]
 
 
-def doubts(result: Result) -> list[str]:
+def doubts(result: BenchResult) -> list[str]:
     """Say why the figures are worth less than others; nothing where that is not known of any."""
     found = []
     if not result.complete:
@@ -131,7 +131,7 @@ def _about(case: Case) -> Iterator[str]:
         )
 
 
-def _prefix(result: Result) -> Iterator[str]:
+def _prefix(result: BenchResult) -> Iterator[str]:
     """Say what a warm prefix saves, and what a timestamp loses of that."""
     ttft = {
         case.conditions.prefix: found.median

@@ -14,7 +14,7 @@ from servicekit.engines.base import ShapeError
 from servicekit.errors import UserError
 from servicekit.lab.bench import counters, prompts
 from servicekit.lab.bench.values import Case, Sample
-from servicekit.lab.verify.values import Request
+from servicekit.lab.verify.values import ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servicekit.lab.bench.cases import Planned
     from servicekit.lab.bench.prompts import Length, Ruler
     from servicekit.lab.bench.values import EngineSide
-    from servicekit.lab.verify.values import Reply
+    from servicekit.lab.verify.values import ChatReply
     from servicekit.profiles.vocabulary import EngineName
 
 QUOTED: Final = 400
@@ -35,17 +35,17 @@ PATIENCE: Final = 10.0
 """Seconds after which they are, too: a server that is slow to tell would hold up every case."""
 
 
-class Server(Protocol):
+class MeasuredServer(Protocol):
     """What is measured."""
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ChatRequest) -> ChatReply:
         """Give the reply, good or bad."""
 
     async def page(self, path: str) -> str:
         """Give a page, empty where there is none."""
 
 
-class Listener(Protocol):
+class BenchListener(Protocol):
     """Who is told how it gets on."""
 
     def begins(self, planned: Planned) -> None:
@@ -58,13 +58,13 @@ class Listener(Protocol):
         """It is over."""
 
 
-class Runner:
+class SuiteRunner:
     """One run against one service; `run` is a word by which its prompts differ from all others'."""
 
     def __init__(
         self,
-        server: Server,
-        listener: Listener,
+        server: MeasuredServer,
+        listener: BenchListener,
         *,
         served_name: str,
         engine: EngineName,
@@ -98,10 +98,10 @@ class Runner:
 
     async def _ask(
         self, planned: Planned, length: Length | None, turn: int, max_tokens: int | None = None
-    ) -> Reply:
+    ) -> ChatReply:
         text = prompts.prompt(planned, length, run=self._run, turn=turn)
         body = prompts.body(planned, text, served_name=self._served_name, max_tokens=max_tokens)
-        reply = await self._server.ask(Request(body, streamed=True))
+        reply = await self._server.ask(ChatRequest(body, streamed=True))
         self._read += reply.prompt_tokens or 0
         return reply
 
@@ -190,7 +190,7 @@ def _grown(figure: str, before: Mapping[str, float], after: Mapping[str, float])
     return after[figure] - before.get(figure, 0.0) if figure in after else inf
 
 
-def _counted(planned: Planned, reply: Reply) -> int:
+def _counted(planned: Planned, reply: ChatReply) -> int:
     if reply.broken:
         raise UserError(f"{planned.name}: a prompt to count was not answered: {reply.broken}")
     if reply.prompt_tokens is None:
@@ -198,7 +198,7 @@ def _counted(planned: Planned, reply: Reply) -> int:
     return reply.prompt_tokens
 
 
-def sample_of(planned: Planned, reply: Reply, asked: float) -> Sample:
+def sample_of(planned: Planned, reply: ChatReply, asked: float) -> Sample:
     """Make a sample of a reply. What a model says when it must go on is its own business."""
     fault = reply.broken if planned.conditions.exact_output else reply.fault
     expect = planned.data.expect

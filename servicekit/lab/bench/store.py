@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servicekit.host import run_files
-from servicekit.lab.bench.values import Result, ResultError
+from servicekit.lab.bench.values import BenchResult, ResultError
 from servicekit.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def prepare(states: Path, profile: str) -> None:
     run_files.prepare(states / profile, FOLDER)
 
 
-def write(states: Path, result: Result) -> Path:
+def write(states: Path, result: BenchResult) -> Path:
     """Store `result` below `states`, where each profile has a directory; give the file's path."""
     state, name = states / result.profile, f"{result.name}{run_files.SUFFIX}"
     run_files.write(state, FOLDER, name, result.as_text())
@@ -53,21 +53,21 @@ def _states(states: Path) -> list[Path]:
         return []
 
 
-def load(named: str, states: Path) -> Result:
+def load(named: str, states: Path) -> BenchResult:
     """Read the run that is called `named`, or the file that is there: from another machine, say.
 
     Raise `ResultError` where neither is there, or is no result.
     """
     path = Path(named)
     if path.suffix == run_files.SUFFIX or "/" in named:
-        return Result.parse(_text(path), where=named)
+        return BenchResult.parse(_text(path), where=named)
     stored = texts(states)
     if named not in stored:
         raise ResultError(
             f'there is no run "{named}"{did_you_mean(named, stored)}',
             hint="`servicekit bench --list` shows the runs there are; a file is named by its path",
         )
-    return Result.parse(stored[named], where=named)
+    return BenchResult.parse(stored[named], where=named)
 
 
 def _text(path: Path) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedSuite:
     """A suite that is valid, with what it is called in a result."""
 
     data: SuiteData
@@ -35,7 +35,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ServiceLimits:
     """What a suite must know of the service that it is run on."""
 
     context: int
@@ -56,7 +56,7 @@ def names() -> tuple[str, ...]:
     return data.names("suites")
 
 
-def load(named: str) -> Loaded:
+def load(named: str) -> LoadedSuite:
     """Load the suite called `named`, or the file that is there; raise `UserError`."""
     if "/" in named or named.endswith(".toml"):
         try:
@@ -81,7 +81,7 @@ def load(named: str) -> Loaded:
     return parse(data.read("suites", named), where=named)
 
 
-def parse(text: str, *, where: str) -> Loaded:
+def parse(text: str, *, where: str) -> LoadedSuite:
     """Read a suite's text; `UserError` tells all that is wrong, a line each."""
     try:
         told = tomllib.loads(text)
@@ -109,7 +109,7 @@ def parse(text: str, *, where: str) -> Loaded:
         raise UserError(message, code=ExitCode.CONFIG)
     told_apart = f"{prompts.VERSION}\n{text}".encode()
     digest = hashlib.sha256(told_apart).hexdigest()[:16]
-    return Loaded(data, Suite(name=data.name, version=data.version, hash=digest))
+    return LoadedSuite(data, Suite(name=data.name, version=data.version, hash=digest))
 
 
 def _expanded(data: SuiteData) -> Iterator[tuple[str, CaseData, int]]:
@@ -120,7 +120,7 @@ def _expanded(data: SuiteData) -> Iterator[tuple[str, CaseData, int]]:
             yield case.name + more, case, concurrency
 
 
-def unmatched(data: SuiteData, setting: Setting) -> tuple[str, ...]:
+def unmatched(data: SuiteData, setting: ServiceLimits) -> tuple[str, ...]:
     """Name the conditions of a suite that a profile does not meet."""
     found = []
     if data.context is not None:
@@ -133,7 +133,7 @@ def unmatched(data: SuiteData, setting: Setting) -> tuple[str, ...]:
     return tuple(found)
 
 
-def planned(data: SuiteData, setting: Setting) -> tuple[tuple[Planned, ...], tuple[str, ...]]:
+def planned(data: SuiteData, setting: ServiceLimits) -> tuple[tuple[Planned, ...], tuple[str, ...]]:
     """Give the cases that a service can be asked, and why the others are skipped."""
     cases: list[Planned] = []
     skipped: list[str] = []

@@ -358,7 +358,7 @@ class Case(_Stored):
         return statistics(self.values(figure))
 
 
-class Pools(_Stored):
+class ContextFigures(_Stored):
     """Context figures of the engine while it was measured, in tokens; `None` where not told."""
 
     requested: Count | None
@@ -374,7 +374,7 @@ def _told_apart(cases: tuple[Case, ...]) -> tuple[Case, ...]:
     return cases
 
 
-class Result(_Stored):
+class BenchResult(_Stored):
     """One run of a suite, as its file holds it."""
 
     format: Literal[1]
@@ -400,7 +400,7 @@ class Result(_Stored):
     """False after ^C."""
     degraded: tuple[str, ...]
     """Reasons why the service was `degraded` before or after, such as `draft-graph-disabled`."""
-    pools: Pools
+    pools: ContextFigures
     cases: Annotated[tuple[Case, ...], AfterValidator(_told_apart)]
 
     @property

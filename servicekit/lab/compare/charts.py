@@ -15,9 +15,9 @@ from servicekit.lab.bench.figures import number
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.figures import Whole
+    from servicekit.lab.bench.figures import CaseFigure
     from servicekit.lab.bench.values import Figure
-    from servicekit.lab.compare.comparison import Comparison, Run, Section
+    from servicekit.lab.compare.comparison import ComparedCase, ComparedRun, Comparison
 
 WIDTH: Final = 300
 """Pixels of the plot itself: with its labels, it fits a telephone."""
@@ -64,7 +64,7 @@ class Chart(NamedTuple):
     spec: dict[str, Any]
 
 
-def chart(figure: Figure | Whole, comparison: Comparison) -> Chart:
+def chart(figure: Figure | CaseFigure, comparison: Comparison) -> Chart:
     """Give `figure` as bars, or as a curve where a suite goes through lengths of the prompt."""
     points = list(_points(figure, comparison))
     top = max(point["high"] for point in points)
@@ -77,14 +77,14 @@ def chart(figure: Figure | Whole, comparison: Comparison) -> Chart:
     return Chart("Bar chart", _whole(points, spec))
 
 
-def is_sweep(sections: Sequence[Section]) -> bool:
+def is_sweep(sections: Sequence[ComparedCase]) -> bool:
     """Whether the cases are alike in everything but the length of the prompt."""
     lengths = {each.conditions.prompt_tokens for each in sections}
     alike = {each.conditions.model_copy(update={"prompt_tokens": 0}) for each in sections}
     return len(alike) == 1 and len(lengths) == len(sections) >= CURVE
 
 
-def _points(figure: Figure | Whole, comparison: Comparison) -> Iterator[dict[str, Any]]:
+def _points(figure: Figure | CaseFigure, comparison: Comparison) -> Iterator[dict[str, Any]]:
     factor = 100 if figure.unit == "%" else 1
     runs = {run.letter: run for run in comparison.runs}
     for section in comparison.sections:
@@ -104,12 +104,12 @@ def _points(figure: Figure | Whole, comparison: Comparison) -> Iterator[dict[str
                 }
 
 
-def label(run: Run) -> str:
+def label(run: ComparedRun) -> str:
     """What a run is called beside its bar."""
     return f"{run.letter} {run.result.profile}"
 
 
-def _prompt(run: Run, section: Section) -> float:
+def _prompt(run: ComparedRun, section: ComparedCase) -> float:
     """Tokens of prompt as the engine counted them, else those that the suite wants."""
     case = run.result.case(section.case)
     counted = [each.prompt_tokens for each in case.sound if each.prompt_tokens] if case else []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
 from servicekit.lab.bench.store import load, texts
-from servicekit.lab.bench.values import Result, ResultError
+from servicekit.lab.bench.values import BenchResult, ResultError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -19,7 +19,7 @@ _BACK: Final = re.compile(r"(?P<profile>[^~]+)~(?P<back>[0-9]{1,3})")
 
 def chosen(
     named: Sequence[str], suite: str | None, states: Path, profiles: Collection[str]
-) -> tuple[Result, ...]:
+) -> tuple[BenchResult, ...]:
     """Read what is `named`, below `states` or as a file.
 
     A profile is its latest complete run of `suite`, without one of the suite of what is named
@@ -31,7 +31,7 @@ def chosen(
 
 def _chosen(
     named: Sequence[str], suite: str | None, states: Path, profiles: Collection[str]
-) -> Iterator[Result]:
+) -> Iterator[BenchResult]:
     stored = texts(states)
     for name in named:
         match = _BACK.fullmatch(name)
@@ -51,7 +51,7 @@ def _lacking(profile: str, suite: str | None, back: int) -> UserError:
     return UserError(f'profile "{profile}" has no complete run{of_suite}{before}', hint=hint)
 
 
-def _complete(profile: str, suite: str | None, stored: dict[str, str]) -> Iterator[Result]:
+def _complete(profile: str, suite: str | None, stored: dict[str, str]) -> Iterator[BenchResult]:
     """Give the profile's complete runs of `suite`, or of any, the latest first.
 
     Files that are no result are passed over.
@@ -59,7 +59,7 @@ def _complete(profile: str, suite: str | None, stored: dict[str, str]) -> Iterat
     for name in reversed(stored):
         if f"-{profile}-" in name:
             try:
-                found = Result.parse(stored[name], where=name)
+                found = BenchResult.parse(stored[name], where=name)
             except ResultError:
                 continue
             if found.profile == profile and found.complete and suite in {None, found.suite.name}:

@@ -7,7 +7,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from servicekit.errors import UserError
-from servicekit.lab.bench.figures import WHOLES, Whole
+from servicekit.lab.bench.figures import WHOLES, CaseFigure
 from servicekit.lab.bench.report import doubts
 from servicekit.lab.bench.values import FIGURES
 from servicekit.lab.compare.judgement import Judgement, judge, relative
@@ -18,7 +18,7 @@ from servicekit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.values import Case, Conditions, Figure, Result, Statistics, Suite
+    from servicekit.lab.bench.values import BenchResult, Case, Conditions, Figure, Statistics, Suite
 
 MOST: Final = 8
 """Runs that one comparison takes: as many colours as people tell apart."""
@@ -29,11 +29,11 @@ UNKNOWN: Final = {
 """Conditions that may be unknown: how they are called, and how they then read."""
 
 
-class Run(NamedTuple):
+class ComparedRun(NamedTuple):
     """One run, and the letter that it goes by here."""
 
     letter: str
-    result: Result
+    result: BenchResult
 
     @property
     def engine(self) -> str:
@@ -46,7 +46,7 @@ class Run(NamedTuple):
         return tuple(doubts(self.result))
 
 
-class Value(NamedTuple):
+class ComparedValue(NamedTuple):
     """One figure of one run in one case."""
 
     run: str
@@ -61,19 +61,19 @@ class Value(NamedTuple):
     """Against the first run; `None` for the first itself, and where there is no spread."""
 
 
-class Row(NamedTuple):
+class ComparedFigure(NamedTuple):
     """One figure of one case, of every run."""
 
-    figure: Figure | Whole
-    values: tuple[Value, ...]
+    figure: Figure | CaseFigure
+    values: tuple[ComparedValue, ...]
 
 
-class Section(NamedTuple):
+class ComparedCase(NamedTuple):
     """One case, with every figure that any run has."""
 
     case: str
     conditions: Conditions
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedFigure, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class Comparison:
     """Everything that is said of some runs."""
 
     suite: Suite
-    runs: tuple[Run, ...]
-    sections: tuple[Section, ...]
+    runs: tuple[ComparedRun, ...]
+    sections: tuple[ComparedCase, ...]
     traps: tuple[Trap, ...]
     notes: tuple[str, ...]
     """What keeps the runs from being alike, and what is not known of them; a sentence each."""
@@ -105,7 +105,7 @@ class Comparison:
         }
 
 
-def compared(results: Sequence[Result]) -> Comparison:
+def compared(results: Sequence[BenchResult]) -> Comparison:
     """Put `results` side by side, each against the first.
 
     Raises `UserError` for fewer than two, for the same twice, and where they do not match.
@@ -118,7 +118,7 @@ def compared(results: Sequence[Result]) -> Comparison:
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(printable(f'"{twice[0]}" is named twice'), hint="name each run once")
     refuse_mismatch(results)
-    runs = tuple(Run(*pair) for pair in zip(ascii_uppercase, results, strict=False))
+    runs = tuple(ComparedRun(*pair) for pair in zip(ascii_uppercase, results, strict=False))
     letters = [run.letter for run in runs]
     return Comparison(
         suite=results[0].suite,
@@ -129,34 +129,34 @@ def compared(results: Sequence[Result]) -> Comparison:
     )
 
 
-def _sections(runs: Sequence[Run]) -> Iterator[Section]:
+def _sections(runs: Sequence[ComparedRun]) -> Iterator[ComparedCase]:
     """Give every case of the first run that another one has, too."""
     first, *others = runs
     for case in first.result.cases:
         cases = {run.letter: run.result.case(case.name) for run in runs}
         if case.samples and any(_measured(cases[other.letter]) for other in others):
-            yield Section(case.name, case.conditions, tuple(_rows(case, cases)))
+            yield ComparedCase(case.name, case.conditions, tuple(_rows(case, cases)))
 
 
 def _measured(case: Case | None) -> bool:
     return case is not None and bool(case.samples)
 
 
-def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[Row]:
+def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[ComparedFigure]:
     for figure in FIGURES:
         values = tuple(_of_samples(figure, first, letter, case) for letter, case in cases.items())
         if any(each.value is not None for each in values):
-            yield Row(figure, values)
+            yield ComparedFigure(figure, values)
     for whole in WHOLES:
         values = tuple(_of_case(whole, first, letter, case) for letter, case in cases.items())
         if any(each.value is not None for each in values):
-            yield Row(whole, values)
+            yield ComparedFigure(whole, values)
 
 
-def _of_samples(figure: Figure, first: Case, letter: str, case: Case | None) -> Value:
+def _of_samples(figure: Figure, first: Case, letter: str, case: Case | None) -> ComparedValue:
     found = case.statistics(figure) if case else None
     judgement = judge(figure, first, case) if case and case is not first else None
-    return Value(
+    return ComparedValue(
         run=letter,
         value=found.median if found else None,
         statistics=found,
@@ -165,13 +165,13 @@ def _of_samples(figure: Figure, first: Case, letter: str, case: Case | None) -> 
     )
 
 
-def _of_case(whole: Whole, first: Case, letter: str, case: Case | None) -> Value:
+def _of_case(whole: CaseFigure, first: Case, letter: str, case: Case | None) -> ComparedValue:
     value = whole.of(case) if case else None
     change = None if case is first else relative(whole.of(first), value)
-    return Value(letter, value, None, change, None)
+    return ComparedValue(letter, value, None, change, None)
 
 
-def _notes(runs: Sequence[Run]) -> Iterator[str]:
+def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     first, *others = runs
     for run in others:
         if found := tuple(_unlike(first.result, run.result)):
@@ -187,15 +187,15 @@ def _notes(runs: Sequence[Run]) -> Iterator[str]:
                 yield f"{one.letter} has measured {', '.join(lacking)}, {two.letter} has not"
 
 
-def _names(result: Result) -> list[str]:
+def _names(result: BenchResult) -> list[str]:
     return [case.name for case in result.cases if case.samples]
 
 
-def _unlike(first: Result, other: Result) -> Iterator[str]:
+def _unlike(first: BenchResult, other: BenchResult) -> Iterator[str]:
     """Name what differs in what was measured, with both values where a person can read them."""
     mine, others = first.fingerprint, other.fingerprint
     for name, one, two in (
-        ("engine", Run("", first).engine, Run("", other).engine),
+        ("engine", ComparedRun("", first).engine, ComparedRun("", other).engine),
         ("GPU", mine.gpu or "none", others.gpu or "none"),
         ("driver", mine.driver or "none", others.driver or "none"),
         ("model", first.model, other.model),
@@ -208,7 +208,7 @@ def _unlike(first: Result, other: Result) -> Iterator[str]:
         yield "the model's files"
 
 
-def _run_json(run: Run) -> dict[str, Any]:
+def _run_json(run: ComparedRun) -> dict[str, Any]:
     result = run.result
     return {
         "run": run.letter,
@@ -226,7 +226,7 @@ def _run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _row_json(row: Row) -> dict[str, Any]:
+def _row_json(row: ComparedFigure) -> dict[str, Any]:
     figure = row.figure
     return {
         "figure": figure.name,

@@ -23,7 +23,7 @@ CLOCK: Final = 0.002
 """Seconds that it may be wrong by where that is more."""
 
 
-class Verdict(StrEnum):
+class Difference(StrEnum):
     """What a median is, measured against another one."""
 
     BETTER = "better"
@@ -37,7 +37,7 @@ class Verdict(StrEnum):
 class Judgement(NamedTuple):
     """A median against the one it is compared with."""
 
-    verdict: Verdict
+    verdict: Difference
     before: float | None
     """The other median."""
     now: float | None
@@ -56,11 +56,11 @@ def judge(figure: Figure, before: Case, now: Case) -> Judgement:
     slow ones were cut off or failed, is not.
     """
     found = apparent(figure, before, now)
-    winner, loser = (now, before) if found.verdict is Verdict.BETTER else (before, now)
-    decided = found.verdict in {Verdict.BETTER, Verdict.WORSE}
+    winner, loser = (now, before) if found.verdict is Difference.BETTER else (before, now)
+    decided = found.verdict in {Difference.BETTER, Difference.WORSE}
     # Rounded: 1 - 0.99 is a little more than 0.01 to a computer.
     if decided and round(_left_out(figure, winner) - _left_out(figure, loser), 9) > LEFT_OUT:
-        return found._replace(verdict=Verdict.UNKNOWN)
+        return found._replace(verdict=Difference.UNKNOWN)
     return found
 
 
@@ -80,16 +80,16 @@ def compare(before: Statistics | None, now: Statistics | None, figure: Figure) -
     became = now.median if now else None
     change = relative(was, became)
     if before is None or now is None or min(before.samples, now.samples) < FEWEST:
-        return Judgement(Verdict.UNKNOWN, was, became, change, None)
+        return Judgement(Difference.UNKNOWN, was, became, change, None)
     precision = PRECISION * max(before.median, now.median)
     if figure.unit == "s":
         precision = max(precision, CLOCK)
     noise = max(_scatter(before), _scatter(now), precision)
     gap = now.median - before.median
     if abs(gap) <= noise:
-        verdict = Verdict.SAME
+        verdict = Difference.SAME
     else:
-        verdict = Verdict.BETTER if (gap > 0) is figure.more_is_better else Verdict.WORSE
+        verdict = Difference.BETTER if (gap > 0) is figure.more_is_better else Difference.WORSE
     return Judgement(verdict, was, became, change, noise)
 
 

@@ -15,13 +15,13 @@ from servicekit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.values import Case, Result
+    from servicekit.lab.bench.values import BenchResult, Case
 
 LENGTHS_APART: Final = 0.04
 """Part by which prompts of one length may differ in two runs: either may be off by 2 %."""
 
 
-def mismatches(first: Result, other: Result) -> tuple[str, ...]:
+def mismatches(first: BenchResult, other: BenchResult) -> tuple[str, ...]:
     """Name what keeps two results apart, each with both values; empty where they match.
 
     The order of the two changes the order of the values alone.
@@ -29,7 +29,7 @@ def mismatches(first: Result, other: Result) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_mismatches(first, other)))
 
 
-def _mismatches(first: Result, other: Result) -> Iterator[str]:
+def _mismatches(first: BenchResult, other: BenchResult) -> Iterator[str]:
     if first.suite.name != other.suite.name:
         yield f"suite ({first.suite.name}, {other.suite.name})"
         return
@@ -58,17 +58,17 @@ def _apart(one: float, two: float) -> bool:
     return bool(one and two) and abs(one - two) > LENGTHS_APART * max(one, two)
 
 
-def _measured(result: Result) -> str:
+def _measured(result: BenchResult) -> str:
     return " ".join(case.name for case in result.cases if case.samples) or "none"
 
 
-def both(first: Result, other: Result) -> tuple[tuple[Case, Case], ...]:
+def both(first: BenchResult, other: BenchResult) -> tuple[tuple[Case, Case], ...]:
     """Pair the cases that both have measured, in the order of the first."""
     found = ((case, other.case(case.name)) for case in first.cases if case.samples)
     return tuple((one, two) for one, two in found if two is not None and two.samples)
 
 
-def refuse_mismatch(results: Sequence[Result]) -> None:
+def refuse_mismatch(results: Sequence[BenchResult]) -> None:
     """Raise `UserError`, one line, where not all `results` match the first."""
     first, *others = results
     apart = [

@@ -11,23 +11,23 @@ from servicekit.lab.bench.figures import WHOLES, percent, spread, worst
 from servicekit.lab.bench.values import FIGURES
 from servicekit.lab.compare.charts import chart
 from servicekit.lab.compare.drawing import drawn
-from servicekit.lab.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Verdict
+from servicekit.lab.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Difference
 from servicekit.lab.compare.words import MEANINGS, conditions_in_words, run_in_words, suite_in_words
 from servicekit.service.render import rendered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.lab.bench.figures import Whole
+    from servicekit.lab.bench.figures import CaseFigure
     from servicekit.lab.bench.values import Figure
-    from servicekit.lab.compare.comparison import Comparison, Row, Value
+    from servicekit.lab.compare.comparison import ComparedFigure, ComparedValue, Comparison
 
 TEMPLATE: Final = "comparison.html.j2"
 SIGNS: Final = {
-    Verdict.BETTER: "▲",
-    Verdict.WORSE: "▼",
-    Verdict.SAME: "=",
-    Verdict.UNKNOWN: "?",
+    Difference.BETTER: "▲",
+    Difference.WORSE: "▼",
+    Difference.SAME: "=",
+    Difference.UNKNOWN: "?",
 }
 """Beside each verdict, for whoever sees no colours."""
 
@@ -122,7 +122,7 @@ def page(comparison: Comparison, *, at: str) -> str:
     )
 
 
-def _rows(comparison: Comparison, figure: Figure | Whole) -> list[tuple[str, Row]]:
+def _rows(comparison: Comparison, figure: Figure | CaseFigure) -> list[tuple[str, ComparedFigure]]:
     return [
         (section.case, row)
         for section in comparison.sections
@@ -131,7 +131,7 @@ def _rows(comparison: Comparison, figure: Figure | Whole) -> list[tuple[str, Row
     ]
 
 
-def _lines(comparison: Comparison, figure: Figure | Whole) -> Iterator[_Line]:
+def _lines(comparison: Comparison, figure: Figure | CaseFigure) -> Iterator[_Line]:
     profiles = {run.letter: run.result.profile for run in comparison.runs}
     for case, row in _rows(comparison, figure):
         for index, value in enumerate(row.values):
@@ -149,7 +149,7 @@ def _lines(comparison: Comparison, figure: Figure | Whole) -> Iterator[_Line]:
             )
 
 
-def _cell(value: Value) -> _Cell:
+def _cell(value: ComparedValue) -> _Cell:
     verdict = value.judgement.verdict if value.judgement else None
     return _Cell(
         sign=SIGNS[verdict] if verdict else "",

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.lab.bench.figures import number, spoken
 from servicekit.lab.bench.values import DECODE, DONE, FIGURES
-from servicekit.lab.compare.judgement import Verdict, apparent, judge
+from servicekit.lab.compare.judgement import Difference, apparent, judge
 from servicekit.lab.compare.matching import both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from servicekit.lab.bench.values import Case, Figure, Result
+    from servicekit.lab.bench.values import BenchResult, Case, Figure
     from servicekit.lab.compare.judgement import Judgement
 
 ACCEPTANCE_FINE: Final = 1.5
@@ -82,7 +82,7 @@ def answer_later(before: Case, now: Case, called: Sides) -> str | None:
     An answer that is cut off is never finished, which is later than any.
     """
     decode, done = apparent(DECODE, before, now), judge(DONE, before, now)
-    if decode.verdict is not Verdict.BETTER:
+    if decode.verdict is not Difference.BETTER:
         return None
     faster = f"decode is faster ({_against(decode, DECODE, called)})"
     if done.now is None and done.before is not None:
@@ -94,7 +94,7 @@ def answer_later(before: Case, now: Case, called: Sides) -> str | None:
             f"{now.conditions.max_tokens:,} tokens, of {called[0]}'s {before.cut_off} of "
             f"{len(before.sound)}"
         )
-    if done.verdict is not Verdict.WORSE:
+    if done.verdict is not Difference.WORSE:
         return None
     was, became = _length(before), _length(now)
     longer = f": its answers have {became:,} tokens, not {was:,}" if became > was else ""
@@ -108,7 +108,7 @@ def correctness_lost(before: Case, now: Case, called: Sides) -> str | None:
     if was is None or became is None or round(was - became, 9) <= CORRECTNESS_LOST:
         return None
     judged = [(apparent(figure, before, now), figure) for figure in FIGURES]
-    faster = [each for each in judged if each[0].verdict is Verdict.BETTER]
+    faster = [each for each in judged if each[0].verdict is Difference.BETTER]
     if not faster:
         return None
     # Of decode before any other: that is what is usually tuned.
@@ -119,7 +119,7 @@ def correctness_lost(before: Case, now: Case, called: Sides) -> str | None:
     )
 
 
-def pool_short(result: Result) -> str | None:
+def pool_short(result: BenchResult) -> str | None:
     """The engine's KV pool holds fewer tokens than the profile asks for."""
     asked, has = result.pools.requested, result.pools.physical
     if asked is None or has is None or has >= POOL_SHORT * asked:
@@ -141,12 +141,12 @@ TITLES: Final[Mapping[str, str]] = {
 }
 
 
-def traps(results: Sequence[Result], called: Sequence[str]) -> tuple[Trap, ...]:
+def traps(results: Sequence[BenchResult], called: Sequence[str]) -> tuple[Trap, ...]:
     """Find every trap: of each run by itself, and of each with the first, both ways round."""
     return tuple(_traps(results, called))
 
 
-def _traps(results: Sequence[Result], called: Sequence[str]) -> Iterator[Trap]:
+def _traps(results: Sequence[BenchResult], called: Sequence[str]) -> Iterator[Trap]:
     first, name = results[0], called[0]
     for result, own in zip(results, called, strict=True):
         if (text := pool_short(result)) is not None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.lab.bench.values import Conditions, Pools, Suite
-    from servicekit.lab.compare.comparison import Run
+    from servicekit.lab.bench.values import Conditions, ContextFigures, Suite
+    from servicekit.lab.compare.comparison import ComparedRun
 
 MEANINGS: Final[Mapping[str, str]] = {
     "ttft": "From sending the request to the first token, thought or said.",
@@ -24,7 +24,7 @@ MEANINGS: Final[Mapping[str, str]] = {
 """What each figure is, by its name."""
 
 
-class Told(NamedTuple):
+class RunDescription(NamedTuple):
     """A run in words."""
 
     letter: str
@@ -44,12 +44,12 @@ def suite_in_words(suite: Suite) -> str:
     return f"{suite.name} version {suite.version} ({suite.hash[:12]})"
 
 
-def run_in_words(run: Run) -> Told:
+def run_in_words(run: ComparedRun) -> RunDescription:
     """Everything that a reader must know of a run."""
     result, bound = run.result, run.result.fingerprint
     drafter = f" with {result.drafter}" if result.drafter else ""
     driver = f", driver {bound.driver}" if bound.driver else ""
-    return Told(
+    return RunDescription(
         letter=run.letter,
         name=result.name,
         profile=result.profile,
@@ -62,7 +62,7 @@ def run_in_words(run: Run) -> Told:
     )
 
 
-def pool_in_words(pools: Pools) -> str:
+def pool_in_words(pools: ContextFigures) -> str:
     """What the KV pool holds, of what was asked for."""
     holds = "not told" if pools.physical is None else f"{pools.physical:,} tokens"
     return holds if pools.requested is None else f"{holds}, {pools.requested:,} asked for"

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 
-from servicekit.lab.verify.values import Reply
+from servicekit.lab.verify.values import ChatReply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
-    from servicekit.lab.verify.values import Request
+    from servicekit.lab.verify.values import ChatRequest
 
 LIMIT: Final = 1800.0
 """Seconds for one request: a prompt of 262144 tokens takes minutes on one GPU."""
@@ -111,7 +111,7 @@ class Client:
             return b""
         return content if answer.status_code == HTTPStatus.OK else b""
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ChatRequest) -> ChatReply:
         """Ask for one completion; never raises for what the server does."""
         began = _now()
         try:
@@ -126,13 +126,13 @@ class Client:
             error = f"the connection failed: {why}"
         except _TooLargeError:
             error = f"an answer of more than {BODY_LIMIT >> 20} MiB"
-        return Reply(0, error=error, seconds=_now() - began)
+        return ChatReply(0, error=error, seconds=_now() - began)
 
-    async def _whole(self, body: Mapping[str, Any], began: float) -> Reply:
+    async def _whole(self, body: Mapping[str, Any], began: float) -> ChatReply:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
             return self._reply(answer.status_code, await _read(answer), began)
 
-    async def _streamed(self, body: Mapping[str, Any], began: float) -> Reply:
+    async def _streamed(self, body: Mapping[str, Any], began: float) -> ChatReply:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         parts: dict[str, str] = {}
         finish: Any = None
@@ -166,19 +166,19 @@ class Client:
                         parts[key] = parts.get(key, "") + piece
         if broken:
             error = self._quoted(f"the stream broke off: {_spelt(self._clean(broken))}")
-            return Reply(0, None, error, seconds, times.first, times.visible, times.last)
+            return ChatReply(0, None, error, seconds, times.first, times.visible, times.last)
         made = {"choices": [{"finish_reason": finish, "message": parts}], "usage": usage}
         body = self._clean(made)
-        return Reply(HTTPStatus.OK, body, "", seconds, times.first, times.visible, times.last)
+        return ChatReply(HTTPStatus.OK, body, "", seconds, times.first, times.visible, times.last)
 
-    def _reply(self, status: int, content: bytes, began: float) -> Reply:
+    def _reply(self, status: int, content: bytes, began: float) -> ChatReply:
         seconds = _now() - began
         body = self._clean(_parsed(content))
         if status == HTTPStatus.OK:
-            return Reply(status, body, seconds=seconds)
+            return ChatReply(status, body, seconds=seconds)
         # What was parsed is quoted as it was cleaned: raw, the key may be spelt with escapes.
         said = content.decode("utf-8", errors="replace") if body is None else _spelt(body)
-        return Reply(status, body, error=self._quoted(said), seconds=seconds)
+        return ChatReply(status, body, error=self._quoted(said), seconds=seconds)
 
     def _quoted(self, text: str) -> str:
         return " ".join(self._hidden(text).split())[:QUOTED]

@@ -16,13 +16,13 @@ from servicekit.lab.verify.values import (
     LEAST_SENTENCES,
     TWIN_TOKENS,
     Batch,
-    Judgement,
+    ChatReply,
+    ChatRequest,
+    GateOutcome,
+    GateVerdict,
     LookAtVram,
-    Outcome,
-    Reply,
-    Request,
+    ServedModel,
     Steps,
-    Subject,
 )
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _user(text: object) -> dict[str, Any]:
 
 
 def _body(
-    subject: Subject,
+    subject: ServedModel,
     *messages: Mapping[str, Any],
     tokens: int = ANSWER,
     **more: Any,  # noqa: ANN401
@@ -126,33 +126,35 @@ def _body(
     return body
 
 
-def _ask(*bodies: Mapping[str, Any], streamed: bool = False) -> Steps[tuple[Reply, ...]]:
-    replies: tuple[Reply, ...] = yield Batch(tuple(Request(body, streamed) for body in bodies))
+def _ask(*bodies: Mapping[str, Any], streamed: bool = False) -> Steps[tuple[ChatReply, ...]]:
+    replies: tuple[ChatReply, ...] = yield Batch(
+        tuple(ChatRequest(body, streamed) for body in bodies)
+    )
     return replies
 
 
-def _one(body: Mapping[str, Any], *, streamed: bool = False) -> Steps[Reply]:
+def _one(body: Mapping[str, Any], *, streamed: bool = False) -> Steps[ChatReply]:
     return (yield from _ask(body, streamed=streamed))[0]
 
 
 def _judged(
     faults: Sequence[str], passed: str, evidence: Mapping[str, Any] | None = None
-) -> Judgement:
+) -> GateVerdict:
     """Fail with what is wrong, or pass with what has been seen."""
     if faults:
-        return Judgement(Outcome.FAIL, "; ".join(faults), evidence or {})
-    return Judgement(Outcome.PASS, passed, evidence or {})
+        return GateVerdict(GateOutcome.FAIL, "; ".join(faults), evidence or {})
+    return GateVerdict(GateOutcome.PASS, passed, evidence or {})
 
 
-def _skipped(reason: str, evidence: Mapping[str, Any] | None = None) -> Judgement:
-    return Judgement(Outcome.SKIP, reason, evidence or {})
+def _skipped(reason: str, evidence: Mapping[str, Any] | None = None) -> GateVerdict:
+    return GateVerdict(GateOutcome.SKIP, reason, evidence or {})
 
 
 def _has(answer: str | None, pattern: str) -> bool:
     return re.search(pattern, (answer or "").lower()) is not None
 
 
-def text(subject: Subject) -> Steps[Judgement]:
+def text(subject: ServedModel) -> Steps[GateVerdict]:
     """Ask what every model knows."""
     faults, answers = [], {}
     for question, pattern in QUESTIONS:
@@ -165,7 +167,7 @@ def text(subject: Subject) -> Steps[Judgement]:
     return _judged(faults, f"{len(QUESTIONS)} known answers", {"answers": answers})
 
 
-def thinking(subject: Subject) -> Steps[Judgement]:
+def thinking(subject: ServedModel) -> Steps[GateVerdict]:
     """Ask with thinking off and on; trace and answer must be in fields of their own."""
     if not subject.toggles_thinking:
         return _skipped("this engine's API cannot turn thinking on and off for a request")
@@ -207,12 +209,12 @@ def _haystack(sentences: int, label: str = "") -> str:
     return label + "".join(parts)
 
 
-def _room(subject: Subject) -> int:
+def _room(subject: ServedModel) -> int:
     """Tokens of prompt that leave room for the answer."""
     return min(subject.usable, subject.context - ANSWER)
 
 
-def recall(subject: Subject) -> Steps[Judgement]:
+def recall(subject: ServedModel) -> Steps[GateVerdict]:
     """Ask for three needles in longer and longer prompts, up to all that one request can use."""
     if _room(subject) < 448:  # noqa: PLR2004 - what the first prompt needs, and some more
         return _skipped(f"{subject.context} tokens of context are too few to hide anything in")
@@ -272,7 +274,7 @@ def _miscounted(
     return ""
 
 
-def _recalled(subject: Subject, haystack: str) -> Steps[tuple[dict[str, Any], int | None]]:
+def _recalled(subject: ServedModel, haystack: str) -> Steps[tuple[dict[str, Any], int | None]]:
     """Ask for each needle at one length; the first question is the one that finds no cache."""
     lost: list[str] = []
     ttft: float | None = None
@@ -292,7 +294,7 @@ def _recalled(subject: Subject, haystack: str) -> Steps[tuple[dict[str, Any], in
     return {"prompt_tokens": tokens, "ttft_seconds": ttft, "lost": lost}, tokens
 
 
-def tools(subject: Subject) -> Steps[Judgement]:
+def tools(subject: ServedModel) -> Steps[GateVerdict]:
     """Have it call a tool: freely, by force, twice at once, and answer with the result."""
     if subject.tools is False:
         return _skipped("the model's chat template knows no tools")
@@ -324,7 +326,7 @@ def tools(subject: Subject) -> Steps[Judgement]:
     return _judged(faults, "auto, required, parallel and multi-turn", evidence)
 
 
-def _wrong_call(reply: Reply, cities: set[str]) -> str:
+def _wrong_call(reply: ChatReply, cities: set[str]) -> str:
     """Tell what is wrong with the calls for these cities, none of them for an answer in words."""
     if raw := RAW_CALL.search(reply.content):
         return f"`{raw[0]}` in `content`: tool-call parser missing"
@@ -351,7 +353,7 @@ def _parsed(said: object) -> Any:  # noqa: ANN401 - JSON
         return None
 
 
-def json_answer(subject: Subject) -> Steps[Judgement]:
+def json_answer(subject: ServedModel) -> Steps[GateVerdict]:
     """Bind the answer to a schema."""
     form = {"name": "person", "strict": True, "schema": SCHEMA}
     more = {"response_format": {"type": "json_schema", "json_schema": form}}
@@ -373,7 +375,7 @@ def _fits(said: object) -> bool:
     )
 
 
-def vision(subject: Subject) -> Steps[Judgement]:
+def vision(subject: ServedModel) -> Steps[GateVerdict]:
     """Have it count what a picture shows, twice, so that a guess does not pass."""
     if subject.vision is False:
         return _skipped("the model reads text only")
@@ -392,7 +394,7 @@ def vision(subject: Subject) -> Steps[Judgement]:
     return _judged(faults, "counts what is drawn", {"answers": answers})
 
 
-def wall(subject: Subject) -> Steps[Judgement]:
+def wall(subject: ServedModel) -> Steps[GateVerdict]:
     """Ask with one token too many: a clean refusal, and the next request is answered."""
     short, more = 64, 128
     counts = []
@@ -420,7 +422,7 @@ def wall(subject: Subject) -> Steps[Judgement]:
     return _judged(faults, passed, evidence)
 
 
-def stability(subject: Subject) -> Steps[Judgement]:
+def stability(subject: ServedModel) -> Steps[GateVerdict]:
     """Ask the same again and again, put a mixed load in between, and compare."""
     body = _body(subject, _user(QUESTIONS[1][0]))
     yield from _one(body)  # the first answer finds no cache, and may be another one's neighbour
@@ -465,7 +467,7 @@ def stability(subject: Subject) -> Steps[Judgement]:
     return _judged(faults, passed, evidence)
 
 
-def kv_precision(subject: Subject) -> Steps[Judgement]:
+def kv_precision(subject: ServedModel) -> Steps[GateVerdict]:
     """Compare the answers of a KV cache below FP8 with those of the same model at FP8."""
     twin = subject.twin if subject.below_fp8 is not None else None
     if subject.below_fp8 is not None and twin is None:
@@ -498,7 +500,7 @@ def kv_precision(subject: Subject) -> Steps[Judgement]:
     return _judged(faults, f"{passed} right", {"answers": answers, "fp8": fp8})
 
 
-GATES: Final[Mapping[str, Callable[[Subject], Steps[Judgement]]]] = {
+GATES: Final[Mapping[str, Callable[[ServedModel], Steps[GateVerdict]]]] = {
     "text": text,
     "thinking": thinking,
     "recall": recall,

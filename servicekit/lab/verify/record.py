@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.host import run_files
-from servicekit.lab.verify.values import LEAST_SENTENCES, TWIN_TOKENS, Finding, Outcome, Twin
+from servicekit.lab.verify.values import LEAST_SENTENCES, TWIN_TOKENS, GateOutcome, GateResult, Twin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class Verification:
     below_fp8: str | None
     gates: tuple[str, ...]
     """What was to be asked."""
-    findings: tuple[Finding, ...]
+    findings: tuple[GateResult, ...]
     """What was; fewer after ^C."""
 
     @property
@@ -78,7 +78,7 @@ class Verification:
     @property
     def failed(self) -> tuple[str, ...]:
         """Gates that failed."""
-        return tuple(each.gate for each in self.findings if each.outcome is Outcome.FAIL)
+        return tuple(each.gate for each in self.findings if each.outcome is GateOutcome.FAIL)
 
     @property
     def longest(self) -> int | None:
@@ -102,7 +102,7 @@ class Verification:
             if told["format"] != FORMAT:
                 return None
             findings = tuple(
-                Finding(**{**each, "outcome": Outcome(each["outcome"])})
+                GateResult(**{**each, "outcome": GateOutcome(each["outcome"])})
                 for each in told["findings"]
             )
             parsed = cls(
@@ -199,7 +199,7 @@ def twin_of(others: Mapping[str, tuple[Verification, ...]], about: str) -> Twin 
     return max(found, key=lambda twin: twin.at, default=None)
 
 
-def _twin(verification: Verification, finding: Finding) -> Twin | None:
+def _twin(verification: Verification, finding: GateResult) -> Twin | None:
     answers, sentences = finding.evidence.get("answers"), finding.evidence.get("sentences")
     if not isinstance(answers, dict) or not isinstance(sentences, int):
         return None

@@ -6,12 +6,12 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from servicekit.lab.verify.values import Batch, Finding
+from servicekit.lab.verify.values import Batch, GateResult
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from servicekit.lab.verify.values import Judgement, Reply, Request, Steps, Subject
+    from servicekit.lab.verify.values import ChatReply, ChatRequest, GateVerdict, ServedModel, Steps
 
 
 KEPT: Final = 2000
@@ -21,16 +21,16 @@ KEPT: Final = 2000
 class Asker(Protocol):
     """What performs a request."""
 
-    async def ask(self, request: Request) -> Reply:
+    async def ask(self, request: ChatRequest) -> ChatReply:
         """Give the reply, good or bad."""
 
 
 async def run(
-    gates: Mapping[str, Callable[[Subject], Steps[Judgement]]],
-    subject: Subject,
+    gates: Mapping[str, Callable[[ServedModel], Steps[GateVerdict]]],
+    subject: ServedModel,
     asker: Asker,
     vram: Callable[[], Awaitable[int | None]],
-    found: Callable[[Finding], object],
+    found: Callable[[GateResult], object],
 ) -> None:
     """Ask one gate after the other; `found` is told each finding at once, so that none is lost."""
     for name, gate in gates.items():
@@ -38,7 +38,7 @@ async def run(
         judgement = await _drive(gate(subject), asker, vram)
         seconds = round(time.monotonic() - began, 3)
         reason, evidence = _cut(judgement.reason), _cut(judgement.evidence)
-        found(Finding(name, judgement.outcome, reason, evidence, seconds))
+        found(GateResult(name, judgement.outcome, reason, evidence, seconds))
 
 
 def _cut(told: Any) -> Any:  # noqa: ANN401 - of any shape
@@ -53,14 +53,14 @@ def _cut(told: Any) -> Any:  # noqa: ANN401 - of any shape
 
 
 async def _drive(
-    steps: Steps[Judgement], asker: Asker, vram: Callable[[], Awaitable[int | None]]
-) -> Judgement:
+    steps: Steps[GateVerdict], asker: Asker, vram: Callable[[], Awaitable[int | None]]
+) -> GateVerdict:
     answer: object = None
     while True:
         try:
             order = steps.send(answer)  # the first is None, which begins it
         except StopIteration as ended:
-            judgement: Judgement = ended.value
+            judgement: GateVerdict = ended.value
             return judgement
         if isinstance(order, Batch):
             answer = tuple(await asyncio.gather(*map(asker.ask, order.requests)))

@@ -19,7 +19,7 @@ MOST_TOKENS: Final = 2**31
 """Tokens beyond which a count is none."""
 
 
-class Outcome(StrEnum):
+class GateOutcome(StrEnum):
     """How a gate ended."""
 
     PASS = "pass"  # noqa: S105 - no password
@@ -41,7 +41,7 @@ class Twin:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ServedModel:
     """What is verified, as far as gates must know it."""
 
     served_name: str
@@ -68,7 +68,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChatRequest:
     """One chat completion; `streamed` ones tell the time to their first token."""
 
     body: Mapping[str, Any]
@@ -79,7 +79,7 @@ class Request:
 class Batch:
     """Requests that are asked at the same time; the answer is a reply for each, in order."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[ChatRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class LookAtVram:
     """Asks for the MiB that the profile's GPUs have in use; the answer is `None` without one."""
 
 
-Order: TypeAlias = Batch | LookAtVram
-Steps: TypeAlias = Generator[Order, Any, T]
+GateAction: TypeAlias = Batch | LookAtVram
+Steps: TypeAlias = Generator[GateAction, Any, T]
 """A gate under way: it yields orders, is sent their answers, and returns a `T`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChatReply:
     """What came back, good or bad."""
 
     status: int
@@ -197,20 +197,20 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class GateVerdict:
     """What a gate decided, and on what grounds."""
 
-    outcome: Outcome
+    outcome: GateOutcome
     reason: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GateResult:
     """A judgement with its gate and the seconds it took."""
 
     gate: str
-    outcome: Outcome
+    outcome: GateOutcome
     reason: str
     evidence: Mapping[str, Any]
     seconds: float

@@ -6,7 +6,7 @@
 
 from servicekit.models.memory.description import geometry_from_config
 from servicekit.models.memory.geometry import Geometry
-from servicekit.models.memory.outcome import Budget, Part, PartName, Verdict
+from servicekit.models.memory.outcome import Budget, Fit, Part, PartName
 from servicekit.models.memory.planning import AVERAGE_LENGTH, budget, plan_memory
 from servicekit.models.memory.recipe import Recipe
 from servicekit.models.memory.rendering import budget_json, render_budget
@@ -16,11 +16,11 @@ from servicekit.models.memory.units import parse_size
 __all__ = [
     "AVERAGE_LENGTH",
     "Budget",
+    "Fit",
     "Geometry",
     "Part",
     "PartName",
     "Recipe",
-    "Verdict",
     "budget",
     "budget_json",
     "find_geometry",

@@ -21,10 +21,10 @@ from servicekit.models.memory.outcome import (
     COMFORT,
     DOUBT,
     Budget,
-    Finding,
+    Fit,
     Part,
     PartName,
-    Verdict,
+    PlanFinding,
     judge,
     with_free,
 )
@@ -58,7 +58,7 @@ _SHORT: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class LlamaCppSettings:
     """The options as llama-server resolves them."""
 
     slots: int
@@ -85,7 +85,7 @@ class Setting:
         return size if self.on_host else size * self.on_gpu // self.blocks
 
 
-def resolve(recipe: Recipe, geometry: Geometry) -> Setting:
+def resolve(recipe: Recipe, geometry: Geometry) -> LlamaCppSettings:
     """Resolve the recipe's options the way llama-server does."""
     long_names = {_SHORT.get(name, name): value for name, value in recipe.options.items()}
     recipe = replace(recipe, options=long_names)
@@ -101,7 +101,7 @@ def resolve(recipe: Recipe, geometry: Geometry) -> Setting:
     blocks = geometry.layers + geometry.mtp_layers
     speculates = recipe.text("spec-type", "none") != "none" or recipe.drafter is not None
     drafts = recipe.integer("spec-draft-n-max") or DRAFT_TOKENS
-    return Setting(
+    return LlamaCppSettings(
         slots=slots,
         cells=slot_cells if unified else slot_cells * slots,
         slot_cells=slot_cells,
@@ -141,7 +141,7 @@ def compute_bytes(geometry: Geometry, *, ubatch: int, slot_cells: int) -> int:
     return ubatch * ((3 * geometry.ffn + 5 * geometry.hidden) * 4 + slot_cells * 2)
 
 
-def weights_bytes(geometry: Geometry, setting: Setting) -> int:
+def weights_bytes(geometry: Geometry, setting: LlamaCppSettings) -> int:
     """Return the bytes of weights on the GPU, or of all where nothing is on a GPU.
 
     The embedding stays on the host. Where the output head is tied to it, the GPU gets a copy.
@@ -186,7 +186,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
     )
 
 
-def _parts(recipe: Recipe, geometry: Geometry, setting: Setting) -> Iterator[Part]:
+def _parts(recipe: Recipe, geometry: Geometry, setting: LlamaCppSettings) -> Iterator[Part]:
     host, drafter = setting.on_host, setting.drafter
     yield Part(PartName.RUNTIME, 0 if host else CONTEXT, "CUDA context", estimated=not host)
     layers = f"{setting.on_gpu} of {setting.blocks} layers"
@@ -212,25 +212,27 @@ def _parts(recipe: Recipe, geometry: Geometry, setting: Setting) -> Iterator[Par
     yield Part(PartName.TRANSIENTS, compute, detail, estimated=not host)
 
 
-def _findings(recipe: Recipe, setting: Setting, effective: int, free: int) -> Iterator[Finding]:
+def _findings(
+    recipe: Recipe, setting: LlamaCppSettings, effective: int, free: int
+) -> Iterator[PlanFinding]:
     levers = tuple(_levers(setting))
     if free < 0:
         doubtful = not setting.on_host and free >= -DOUBT
         reason = f"the buffers {'may ' if doubtful else ''}exceed the memory by {gib(-free)}"
-        yield Finding(Verdict.TIGHT if doubtful else Verdict.DOES_NOT_FIT, reason, levers)
+        yield PlanFinding(Fit.TIGHT if doubtful else Fit.DOES_NOT_FIT, reason, levers)
     elif free < COMFORT:
-        yield Finding(Verdict.TIGHT, f"only {gib(free)} stay free", levers)
+        yield PlanFinding(Fit.TIGHT, f"only {gib(free)} stay free", levers)
     wanted = recipe.context_requested
     if wanted is not None and effective < wanted:
         reason = f"a request can use {effective:,} tokens, not the {wanted:,} asked for"
         more = f"raise --ctx-size, which {counted(setting.slots, 'slot')} share"
-        yield Finding(Verdict.TIGHT, reason, (more,) if setting.slot_cells < wanted else ())
+        yield PlanFinding(Fit.TIGHT, reason, (more,) if setting.slot_cells < wanted else ())
     if recipe.drafter and setting.drafter is None:
         reason = f'the drafter "{recipe.drafter}" is not known and not counted'
-        yield Finding(Verdict.TIGHT, reason)
+        yield PlanFinding(Fit.TIGHT, reason)
 
 
-def _levers(setting: Setting) -> Iterator[str]:
+def _levers(setting: LlamaCppSettings) -> Iterator[str]:
     if setting.key_type == "f16":
         yield "halve the cache: --cache-type-k q8_0 --cache-type-v q8_0"
     yield f"lower the context (now {setting.slot_cells:,} tokens in each slot)"
@@ -240,7 +242,7 @@ def _levers(setting: Setting) -> Iterator[str]:
         yield f"leave layers on the host: --n-gpu-layers (now {setting.on_gpu})"
 
 
-def _notes(geometry: Geometry, setting: Setting) -> Iterator[str]:
+def _notes(geometry: Geometry, setting: LlamaCppSettings) -> Iterator[str]:
     if not setting.on_host:
         yield "llama.cpp can check this itself, without loading: `llama-fit-params -fitp on`"
     if geometry.sliding:

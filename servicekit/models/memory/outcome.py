@@ -55,7 +55,7 @@ class Part:
     """
 
 
-class Verdict(StrEnum):
+class Fit(StrEnum):
     """Whether a recipe fits, from good to bad."""
 
     FITS = "fits"
@@ -63,14 +63,14 @@ class Verdict(StrEnum):
     DOES_NOT_FIT = "does-not-fit"
 
 
-_RANK: Final = {verdict: rank for rank, verdict in enumerate(Verdict)}
+_RANK: Final = {verdict: rank for rank, verdict in enumerate(Fit)}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PlanFinding:
     """One thing that is wrong with a plan, and what would mend it, the first lever first."""
 
-    verdict: Verdict
+    verdict: Fit
     reason: str
     levers: tuple[str, ...] = ()
 
@@ -96,7 +96,7 @@ class Budget:
     balanced_ratio: float | None
     """State ratio at which both pools run out together, for requests of `average_length`."""
     average_length: int
-    verdict: Verdict
+    verdict: Fit
     reason: str
     levers: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -117,8 +117,8 @@ class Budget:
 
 
 def judge(
-    findings: Iterable[Finding], fits: str
-) -> tuple[Verdict, str, tuple[str, ...], tuple[str, ...]]:
+    findings: Iterable[PlanFinding], fits: str
+) -> tuple[Fit, str, tuple[str, ...], tuple[str, ...]]:
     """Return verdict, reason, levers and notes: the first of the worst findings speaks.
 
     `fits` is the reason where nothing was found. Levers of the finding that speaks come first, each
@@ -126,7 +126,7 @@ def judge(
     """
     ranked = sorted(findings, key=lambda finding: -_RANK[finding.verdict])
     if not ranked:
-        return Verdict.FITS, fits, (), ()
+        return Fit.FITS, fits, (), ()
     first, *others = ranked
     levers = dict.fromkeys(lever for finding in ranked for lever in finding.levers)
     return first.verdict, first.reason, tuple(levers), tuple(finding.reason for finding in others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.models.memory.outcome import Budget, Part, PartName, Verdict
+from servicekit.models.memory.outcome import Budget, Fit, Part, PartName
 from servicekit.models.memory.units import counted, gib
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ _COLOURS: Final[Mapping[PartName, int]] = {
     PartName.FREE: 0,
 }
 """Background colours of ECMA-48; black letters stand on them."""
-_VERDICT_COLOURS: Final[Mapping[Verdict, int]] = {
-    Verdict.FITS: 32,
-    Verdict.TIGHT: 33,
-    Verdict.DOES_NOT_FIT: 31,
+_VERDICT_COLOURS: Final[Mapping[Fit, int]] = {
+    Fit.FITS: 32,
+    Fit.TIGHT: 33,
+    Fit.DOES_NOT_FIT: 31,
 }
 _OVER: Final = "!"
 

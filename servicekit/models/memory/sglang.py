@@ -27,10 +27,10 @@ from servicekit.models.memory.outcome import (
     COMFORT,
     DOUBT,
     Budget,
-    Finding,
+    Fit,
     Part,
     PartName,
-    Verdict,
+    PlanFinding,
     judge,
     with_free,
 )
@@ -39,7 +39,7 @@ from servicekit.models.memory.sglang_options import (
     GRAPH_PER_BATCH,
     SPECULATIVE_REQUESTS,
     START,
-    Setting,
+    SglangSettings,
     resolve,
 )
 from servicekit.models.memory.units import GIB, counted, gib, product, short
@@ -97,7 +97,7 @@ def draft_states_bytes(slot: int, draft_tokens: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Pools:
+class SglangPools:
     """What the engine allocates."""
 
     rest: float
@@ -109,7 +109,7 @@ class Pools:
     """`max_num_reqs`: requests that may run at once."""
 
 
-def pools(setting: Setting, fraction: float) -> Pools:
+def pools(setting: SglangSettings, fraction: float) -> SglangPools:
     """Work the pools out under a memory fraction."""
     rest = setting.rest(fraction)
     slots, left = (0, rest) if setting.state is None else _states(setting, rest)
@@ -121,23 +121,23 @@ def pools(setting: Setting, fraction: float) -> Pools:
     requests = min(guess if setting.requests is None else setting.requests, tokens // 2)
     if setting.state is not None:
         requests = min(requests, slots // setting.per_request)
-    return Pools(rest, slots, tokens, requests)
+    return SglangPools(rest, slots, tokens, requests)
 
 
-def _charged_drafts(setting: Setting) -> int:
+def _charged_drafts(setting: SglangSettings) -> int:
     """Return D as far as it is charged to the pools."""
     charged = setting.rules.replay_charged or not setting.replays
     return setting.speculation.draft_tokens if charged else 0
 
 
-def _replay(setting: Setting) -> int:
+def _replay(setting: SglangSettings) -> int:
     """Bytes of replay rings that are charged to the pools."""
     if not setting.replays or setting.rules.ring_per_slot:
         return 0
     return setting.ring * (max(1, setting.requests or 1) + 1)
 
 
-def _states(setting: Setting, rest: float) -> tuple[int, float]:
+def _states(setting: SglangSettings, rest: float) -> tuple[int, float]:
     """Return K and the bytes left for the KV cache (`_handle_max_mamba_cache`)."""
     slot, padding = setting.slot, setting.rules.padding
     drafts, replay = _charged_drafts(setting), _replay(setting)
@@ -155,7 +155,7 @@ def _states(setting: Setting, rest: float) -> tuple[int, float]:
     return slots, rest - (slots + padding) * slot - replay
 
 
-def _rest_for(setting: Setting, slots: int) -> float:
+def _rest_for(setting: SglangSettings, slots: int) -> float:
     """Return the bytes that the pools need together for the ratio to yield `slots`."""
     drafts, padding = _charged_drafts(setting), setting.rules.padding
     each = setting.slot * (1 + drafts / setting.per_request)
@@ -203,7 +203,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
 _LATE: Final = (PartName.GRAPHS, PartName.TRANSIENTS, PartName.FREE)
 
 
-def _parts(recipe: Recipe, setting: Setting, sizes: Pools) -> Iterator[Part]:
+def _parts(recipe: Recipe, setting: SglangSettings, sizes: SglangPools) -> Iterator[Part]:
     geometry, speculation = setting.geometry, setting.speculation
     yield Part(PartName.RUNTIME, CONTEXT + START, "CUDA context, engine start", estimated=True)
     yield Part(
@@ -229,7 +229,7 @@ def _parts(recipe: Recipe, setting: Setting, sizes: Pools) -> Iterator[Part]:
     )
 
 
-def _intermediate(setting: Setting, sizes: Pools) -> Part:
+def _intermediate(setting: SglangSettings, sizes: SglangPools) -> Part:
     """Bytes that speculation keeps, for one request more than may run (`MambaPool`)."""
     rows, drafts = sizes.requests + 1, setting.speculation.draft_tokens
     if setting.state is None or not drafts:
@@ -245,21 +245,21 @@ def _intermediate(setting: Setting, sizes: Pools) -> Part:
     return Part(PartName.INTERMEDIATE, rings * setting.ring + windows, detail, estimated=True)
 
 
-def _target_graphs(setting: Setting) -> int:
+def _target_graphs(setting: SglangSettings) -> int:
     decode = max(DECODE_GRAPHS, GRAPH_PER_BATCH * setting.decode_batch)
     return (decode if setting.decode_batch else 0) + setting.prefill_graphs
 
 
-def _draft_graphs(setting: Setting) -> int:
+def _draft_graphs(setting: SglangSettings) -> int:
     return DECODE_GRAPHS if setting.decode_batch and setting.speculation.algorithm else 0
 
 
-def _fixed(setting: Setting) -> int:
+def _fixed(setting: SglangSettings) -> int:
     """Bytes of workspace and static buffers, which are there before any request is."""
     return setting.workspace + BUFFERS * setting.chunk // CHUNK
 
 
-def _balanced(setting: Setting, average_length: int) -> float | None:
+def _balanced(setting: SglangSettings, average_length: int) -> float | None:
     if setting.state is None:
         return None
     return balanced_ratio(
@@ -272,26 +272,31 @@ def _balanced(setting: Setting, average_length: int) -> float | None:
 
 
 def _findings(
-    recipe: Recipe, setting: Setting, sizes: Pools, effective: int, captured: int, free: int
-) -> Iterator[Finding]:
+    recipe: Recipe,
+    setting: SglangSettings,
+    sizes: SglangPools,
+    effective: int,
+    captured: int,
+    free: int,
+) -> Iterator[PlanFinding]:
     """Say what is wrong. `captured` is what is left when the target's graphs stand."""
     if (obstacle := _obstacle(recipe, setting, sizes)) is not None:
         yield obstacle
         return
     relief = _relief_levers(setting, sizes)
     if free < 0:
-        yield Finding(
-            Verdict.DOES_NOT_FIT if free < -DOUBT else Verdict.TIGHT,
+        yield PlanFinding(
+            Fit.DOES_NOT_FIT if free < -DOUBT else Fit.TIGHT,
             f"the pools leave {gib(max(0, captured))} beside the graphs, "
             f"and a request would need about {gib(captured - free)}",
             relief,
         )
     elif free < COMFORT:
-        yield Finding(Verdict.TIGHT, f"only {gib(free)} stay free under a request", relief)
+        yield PlanFinding(Fit.TIGHT, f"only {gib(free)} stay free under a request", relief)
     speculation = setting.speculation
     if speculation.may_lose_its_graph and setting.decode_batch and captured < DRAFT_GRAPH_FLOOR:
-        yield Finding(
-            Verdict.TIGHT,
+        yield PlanFinding(
+            Fit.TIGHT,
             f"{gib(captured)} are left after target capture: below {gib(DRAFT_GRAPH_FLOOR)} "
             f"{speculation.algorithm} gives its draft graph up, and decoding drops to a fifth",
             relief,
@@ -299,34 +304,34 @@ def _findings(
     yield from _context_findings(recipe, setting, effective)
     if not speculation.known:
         drafter = recipe.drafter or "of this speculation"
-        yield Finding(Verdict.TIGHT, f'the drafter "{drafter}" is not known and not counted')
+        yield PlanFinding(Fit.TIGHT, f'the drafter "{drafter}" is not known and not counted')
 
 
-def _obstacle(recipe: Recipe, setting: Setting, sizes: Pools) -> Finding | None:
+def _obstacle(recipe: Recipe, setting: SglangSettings, sizes: SglangPools) -> PlanFinding | None:
     """Name what keeps the engine from starting at all."""
     smaller = "choose a smaller checkpoint"
     if setting.after <= 0:
         reason = f"the weights need {gib(-setting.after)} more than the GPU has"
-        return Finding(Verdict.DOES_NOT_FIT, reason, (smaller,))
+        return PlanFinding(Fit.DOES_NOT_FIT, reason, (smaller,))
     if sizes.rest <= 0 or (setting.state is None and not sizes.requests):
         least = setting.fraction_for(0)
-        return Finding(
-            Verdict.DOES_NOT_FIT,
+        return PlanFinding(
+            Fit.DOES_NOT_FIT,
             f"the weights leave no memory for a pool at memory fraction {setting.fraction:g}",
             (f"raise --mem-fraction-static above {least:.3f}", smaller),
         )
     if setting.state is not None and sizes.slots < setting.per_request:
         return _serves_nothing(setting, sizes)
     if not sizes.requests:
-        return Finding(
-            Verdict.DOES_NOT_FIT,
+        return PlanFinding(
+            Fit.DOES_NOT_FIT,
             f"serves nothing: {sizes.slots} state slots leave no memory for the KV cache",
             _context_levers(setting, sizes, recipe.context_requested or setting.declared),
         )
     return None
 
 
-def _serves_nothing(setting: Setting, sizes: Pools) -> Finding:
+def _serves_nothing(setting: SglangSettings, sizes: SglangPools) -> PlanFinding:
     """Say that K is below S, with the remedies in the order of the engine's own error.
 
     The one behind them, halving the states, is what a published guide tries before all others.
@@ -348,27 +353,29 @@ def _serves_nothing(setting: Setting, sizes: Pools) -> Finding:
         levers.append(f"lower S, the slots of a request: {lower}")
     if setting.state_dtype == "float32":
         levers.append("halve the states: --mamba-ssm-dtype bfloat16")
-    return Finding(
-        Verdict.DOES_NOT_FIT,
+    return PlanFinding(
+        Fit.DOES_NOT_FIT,
         f"serves nothing: {counted(sizes.slots, 'state slot')}, and a request needs {per_request}",
         tuple(levers),
     )
 
 
-def _context_findings(recipe: Recipe, setting: Setting, effective: int) -> Iterator[Finding]:
+def _context_findings(
+    recipe: Recipe, setting: SglangSettings, effective: int
+) -> Iterator[PlanFinding]:
     wanted, least = recipe.context_requested, recipe.context_minimum
     if wanted is None or effective >= wanted:
         return
     levers = _context_levers(setting, pools(setting, setting.fraction), wanted)
     if least is not None and effective < least:
         reason = f"a request can use {effective:,} tokens, and {least:,} are the minimum"
-        yield Finding(Verdict.DOES_NOT_FIT, reason, levers)
+        yield PlanFinding(Fit.DOES_NOT_FIT, reason, levers)
     else:
         reason = f"a request can use {effective:,} tokens, not the {wanted:,} asked for"
-        yield Finding(Verdict.TIGHT, reason, levers)
+        yield PlanFinding(Fit.TIGHT, reason, levers)
 
 
-def _context_levers(setting: Setting, sizes: Pools, wanted: int) -> tuple[str, ...]:
+def _context_levers(setting: SglangSettings, sizes: SglangPools, wanted: int) -> tuple[str, ...]:
     """Name what makes the KV cache larger, in the order of the published 200,000-token start."""
     levers = []
     if setting.fraction < HIGHEST_FRACTION:
@@ -396,7 +403,7 @@ def _context_levers(setting: Setting, sizes: Pools, wanted: int) -> tuple[str, .
     return tuple(levers)
 
 
-def _relief_levers(setting: Setting, sizes: Pools) -> tuple[str, ...]:
+def _relief_levers(setting: SglangSettings, sizes: SglangPools) -> tuple[str, ...]:
     """Name what leaves more beside the pools, in the order of the published troubleshooting.
 
     A prefill chunk beyond 2,048 comes first: it is what cost a published DSpark start its draft
@@ -411,7 +418,7 @@ def _relief_levers(setting: Setting, sizes: Pools) -> tuple[str, ...]:
     return tuple(levers)
 
 
-def _notes(recipe: Recipe, setting: Setting) -> Iterator[str]:
+def _notes(recipe: Recipe, setting: SglangSettings) -> Iterator[str]:
     if recipe.engine_version not in {"", setting.rules.name}:
         yield f"SGLang {recipe.engine_version} is worked out like {setting.rules.name}"
     if setting.geometry.sliding:

@@ -133,7 +133,7 @@ def slots_per_request(recipe: Recipe, rules: Arithmetic) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class SglangSpeculation:
     """A drafter as the pools see it."""
 
     algorithm: str
@@ -151,11 +151,11 @@ class Speculation:
         return self.algorithm in DFLASH_FAMILY
 
 
-NO_SPECULATION: Final = Speculation(algorithm="", draft_tokens=0)
+NO_SPECULATION: Final = SglangSpeculation(algorithm="", draft_tokens=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class SglangSettings:
     """The options as they are resolved on one GPU."""
 
     rules: Arithmetic
@@ -170,7 +170,7 @@ class Setting:
     kv_dtype: str
     token: int
     """Bytes of one token in the KV cache, the drafter's included."""
-    speculation: Speculation
+    speculation: SglangSpeculation
     replays: bool
     ring: int
     """Bytes that replaying takes in place of one request's draft states."""
@@ -211,7 +211,7 @@ class Setting:
         return 1 - (self.after - self.images - rest) / self.before
 
 
-def resolve(recipe: Recipe, geometry: Geometry, total: int) -> Setting:
+def resolve(recipe: Recipe, geometry: Geometry, total: int) -> SglangSettings:
     """Resolve the recipe's options on a GPU of `total` usable bytes.
 
     Raises `UserError` for a model spread over several GPUs, and for a type of unknown size.
@@ -236,7 +236,7 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> Setting:
     if fraction is None:
         graphs = GRAPH_PER_BATCH * decode_batch + prefill_graphs
         fraction = _default_fraction(geometry, total, chunk, graphs)
-    return Setting(
+    return SglangSettings(
         rules=rules,
         total=total,
         geometry=geometry,
@@ -287,7 +287,7 @@ def _images(recipe: Recipe, geometry: Geometry, rules: Arithmetic) -> int:
 
 def _speculation(
     recipe: Recipe, geometry: Geometry, rules: Arithmetic, token: int, dtype: str
-) -> Speculation:
+) -> SglangSpeculation:
     algorithm = recipe.text("speculative-algorithm", "").upper()
     draft_tokens = recipe.integer("speculative-num-draft-tokens")
     drafter = geometry.drafter(recipe.drafter) if recipe.drafter else None
@@ -298,17 +298,19 @@ def _speculation(
         draft_tokens = gamma + 1 if gamma else draft_tokens
         return _block_drafter(algorithm, draft_tokens, drafter, geometry, rules, token, dtype)
     if algorithm == "NGRAM":
-        return Speculation(algorithm=algorithm, draft_tokens=draft_tokens or 12, detail="n-grams")
+        return SglangSpeculation(
+            algorithm=algorithm, draft_tokens=draft_tokens or 12, detail="n-grams"
+        )
     if recipe.drafter is None and algorithm in _EAGLE_FAMILY and geometry.mtp_layers:
         steps = recipe.integer("speculative-num-steps") or 3
-        return Speculation(
+        return SglangSpeculation(
             algorithm=algorithm,
             draft_tokens=draft_tokens or steps + 1,
             weights=elements(mtp_parameters(geometry), "bfloat16"),
             token=token * geometry.mtp_layers // geometry.attention_layers,
             detail="the head inside the checkpoint, at BF16",
         )
-    return Speculation(
+    return SglangSpeculation(
         algorithm=algorithm,
         draft_tokens=draft_tokens or 4,
         weights=drafter.weights if drafter else 0,
@@ -326,7 +328,7 @@ def _block_drafter(
     rules: Arithmetic,
     token: int,
     dtype: str,
-) -> Speculation:
+) -> SglangSpeculation:
     """Describe DSpark or DFlash, whose drafter has a KV cache over the same tokens.
 
     0.5.16 takes each of its layers for one of the target's
@@ -335,9 +337,11 @@ def _block_drafter(
     """
     if drafter is None:
         default = 8 if algorithm == "DSPARK" else 16
-        return Speculation(algorithm=algorithm, draft_tokens=draft_tokens or default, known=False)
+        return SglangSpeculation(
+            algorithm=algorithm, draft_tokens=draft_tokens or default, known=False
+        )
     layers = ceil_div(token * drafter.layers, geometry.attention_layers)
-    return Speculation(
+    return SglangSpeculation(
         algorithm=algorithm,
         draft_tokens=draft_tokens or drafter.draft_tokens,
         weights=drafter.weights,

@@ -20,10 +20,10 @@ from servicekit.models.memory.outcome import (
     COMFORT,
     DOUBT,
     Budget,
-    Finding,
+    Fit,
     Part,
     PartName,
-    Verdict,
+    PlanFinding,
     judge,
     with_free,
 )
@@ -73,7 +73,7 @@ STARTUP: Final = round(0.35 * GIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Speculation:
+class VllmSpeculation:
     """A drafter as the budget sees it."""
 
     method: str = ""
@@ -86,12 +86,12 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class VllmSettings:
     """The recipe's options as the engine resolves them on one GPU."""
 
     total: int
     kv_dtype: str
-    speculation: Speculation
+    speculation: VllmSpeculation
     utilization: float
     pinned: int | None
     """`--kv-cache-memory-bytes`."""
@@ -104,7 +104,7 @@ class Setting:
     blocks: Blocks
 
 
-def resolve(recipe: Recipe, geometry: Geometry, total: int) -> Setting:
+def resolve(recipe: Recipe, geometry: Geometry, total: int) -> VllmSettings:
     """Resolve the recipe's options on a GPU of `total` usable bytes.
 
     Raises `UserError` for a model spread over several GPUs, and for a type of unknown size.
@@ -122,7 +122,7 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> Setting:
     batched = recipe.integer("max-num-batched-tokens")
     batched = batched or (LARGE_BATCHED_TOKENS if large else BATCHED_TOKENS)
     sequences = recipe.integer("max-num-seqs")
-    return Setting(
+    return VllmSettings(
         total=total,
         kv_dtype=kv_dtype,
         speculation=speculation,
@@ -164,11 +164,11 @@ def _aligned(recipe: Recipe) -> bool:
     return recipe.text("mamba-cache-mode", "none" if off else "align") == "align"
 
 
-def _speculation(recipe: Recipe, geometry: Geometry) -> Speculation:
+def _speculation(recipe: Recipe, geometry: Geometry) -> VllmSpeculation:
     """Resolve `--speculative-config`: the checkpoint's own head, or a drafter that is known."""
     config = {**recipe.table("speculative-config"), **recipe.table("sc")}
     if not config:
-        return Speculation()
+        return VllmSpeculation()
     method = str(config.get("method", ""))
     tokens = config.get("num_speculative_tokens")
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
@@ -177,20 +177,20 @@ def _speculation(recipe: Recipe, geometry: Geometry) -> Speculation:
             f"not {tokens!r}"
         )
     if "mtp" in method:
-        return Speculation(
+        return VllmSpeculation(
             method=method,
             layers=DraftLayers(tokens=tokens, full=geometry.mtp_layers),
             weights=elements(mtp_parameters(geometry), "bfloat16"),
             detail="the head inside the checkpoint, at BF16",
         )
     if method in {"ngram", "suffix"}:
-        return Speculation(method=method, layers=DraftLayers(tokens=tokens), detail=method)
+        return VllmSpeculation(method=method, layers=DraftLayers(tokens=tokens), detail=method)
     name = str(config.get("model") or recipe.drafter or "")
     if (drafter := geometry.drafter(name)) is None:
-        return Speculation(
+        return VllmSpeculation(
             method=method, layers=DraftLayers(tokens=tokens), detail=name, known=False
         )
-    return Speculation(
+    return VllmSpeculation(
         method=method,
         layers=_draft_layers(drafter, geometry, tokens),
         weights=drafter.weights,
@@ -220,7 +220,7 @@ class Shares:
     """Blocks."""
 
 
-def shares(setting: Setting, geometry: Geometry) -> Shares:
+def shares(setting: VllmSettings, geometry: Geometry) -> Shares:
     """Work out what is left for blocks (`determine_available_memory`)."""
     weights, encoder = geometry.weights, 0
     if (vision := geometry.vision) is not None:
@@ -284,7 +284,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
 
 
 def _parts(
-    recipe: Recipe, geometry: Geometry, setting: Setting, sizes: Shares, length: int
+    recipe: Recipe, geometry: Geometry, setting: VllmSettings, sizes: Shares, length: int
 ) -> Iterator[Part]:
     blocks, speculation = setting.blocks, setting.speculation
     yield Part(PartName.RUNTIME, RUNTIME, "CUDA context, engine start", estimated=True)
@@ -305,15 +305,15 @@ def _parts(
 def _findings(
     recipe: Recipe,
     geometry: Geometry,
-    setting: Setting,
+    setting: VllmSettings,
     sizes: Shares,
     length: int,
     missing: int,
     free: int,
-) -> Iterator[Finding]:
+) -> Iterator[PlanFinding]:
     if setting.utilization * setting.total > setting.total - STARTUP:
-        yield Finding(
-            Verdict.DOES_NOT_FIT,
+        yield PlanFinding(
+            Fit.DOES_NOT_FIT,
             f"utilization {setting.utilization:g} is more than is free when the engine starts",
             (f"lower --gpu-memory-utilization to {1 - STARTUP / setting.total:.3f}",),
         )
@@ -321,48 +321,48 @@ def _findings(
     wanted = recipe.context_requested
     if wanted is not None and length < wanted:
         reason = f"a request can use {length:,} tokens, not the {wanted:,} asked for"
-        yield Finding(Verdict.TIGHT, reason, ("raise --max-model-len",))
+        yield PlanFinding(Fit.TIGHT, reason, ("raise --max-model-len",))
     for caution in geometry.cautions:
         if _applies(caution, recipe, setting.total):
-            yield Finding(Verdict.TIGHT, caution.text, (f"add --{caution.unless}",))
+            yield PlanFinding(Fit.TIGHT, caution.text, (f"add --{caution.unless}",))
     if not setting.speculation.known:
         drafter = setting.speculation.detail or "of this speculation"
-        yield Finding(Verdict.TIGHT, f'the drafter "{drafter}" is not known and not counted')
+        yield PlanFinding(Fit.TIGHT, f'the drafter "{drafter}" is not known and not counted')
 
 
 def _pool_findings(
-    geometry: Geometry, setting: Setting, sizes: Shares, length: int, missing: int, free: int
-) -> Iterator[Finding]:
+    geometry: Geometry, setting: VllmSettings, sizes: Shares, length: int, missing: int, free: int
+) -> Iterator[PlanFinding]:
     levers = tuple(_pool_levers(geometry, setting))
     needed = setting.blocks.per_request(length)
     if sizes.available <= 0:
-        yield Finding(
-            Verdict.DOES_NOT_FIT,
+        yield PlanFinding(
+            Fit.DOES_NOT_FIT,
             f"no memory is left for blocks: {gib(-sizes.available)} short",
             (*levers, "choose a smaller checkpoint"),
         )
     elif missing > 0:
         longest = setting.blocks.longest(sizes.count)
         shorter = (f"lower --max-model-len to {longest}",) if longest else ()
-        yield Finding(
-            Verdict.DOES_NOT_FIT if missing > DOUBT else Verdict.TIGHT,
+        yield PlanFinding(
+            Fit.DOES_NOT_FIT if missing > DOUBT else Fit.TIGHT,
             f"a request of {length:,} tokens takes {needed} blocks and one is kept back: "
             f"there {'may be only' if missing <= DOUBT else 'are'} {sizes.count}",
             (*levers, *shorter),
         )
     elif free < 0:
         reason = f"the parts exceed the memory by {gib(-free)}"
-        yield Finding(Verdict.DOES_NOT_FIT, reason, ("lower --kv-cache-memory-bytes",))
+        yield PlanFinding(Fit.DOES_NOT_FIT, reason, ("lower --kv-cache-memory-bytes",))
     elif free < COMFORT:
         lever = f"lower --gpu-memory-utilization (now {setting.utilization:g})"
-        yield Finding(Verdict.TIGHT, f"only {gib(free)} stay free", (lever,))
+        yield PlanFinding(Fit.TIGHT, f"only {gib(free)} stay free", (lever,))
 
 
 def _applies(caution: Caution, recipe: Recipe, total: int) -> bool:
     return caution.engine == "vllm" and total < caution.below and not recipe.flag(caution.unless)
 
 
-def _pool_levers(geometry: Geometry, setting: Setting) -> Iterator[str]:
+def _pool_levers(geometry: Geometry, setting: VllmSettings) -> Iterator[str]:
     """Name what makes the pool larger, in the order of vLLM's recipe for one RTX 5090."""
     if not setting.eager:
         yield "add --enforce-eager"
@@ -380,7 +380,7 @@ def _pool_levers(geometry: Geometry, setting: Setting) -> Iterator[str]:
         )
 
 
-def _notes(recipe: Recipe, geometry: Geometry, setting: Setting) -> Iterator[str]:
+def _notes(recipe: Recipe, geometry: Geometry, setting: VllmSettings) -> Iterator[str]:
     yield "vLLM's tokens depend on max_model_len: they are its pool in requests of that length"
     if recipe.engine_version not in {"", VERSION}:
         yield f"vLLM {recipe.engine_version} is worked out like {VERSION}"

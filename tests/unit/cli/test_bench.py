@@ -17,7 +17,7 @@ from unit.models.sound_model import sound, spoken, words
 from unit.watchdog.running_host import Host
 
 from servicekit.lab.bench import store
-from servicekit.lab.bench.values import Result
+from servicekit.lab.bench.values import BenchResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,10 +50,11 @@ def bench(host: Host, *words: str, model: Model = sound) -> Ran:
         return host.run("bench", "here", *words)
 
 
-def kept(host: Host) -> list[Result]:
+def kept(host: Host) -> list[BenchResult]:
     """Read what is kept."""
     return [
-        Result.parse(text, where=name) for name, text in store.texts(host.home / "state").items()
+        BenchResult.parse(text, where=name)
+        for name, text in store.texts(host.home / "state").items()
     ]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from unit.cli.cli_runs import Ran
 
-    from servicekit.lab.bench.values import Result
+    from servicekit.lab.bench.values import BenchResult
 
 
 ESCAPE = re.compile("\x1b\\[[0-9;]*m")
@@ -32,7 +32,7 @@ class Site:
         self.root = root
         self.env = {"SERVICEKIT_ROOT": str(root), "COLUMNS": "100"}
 
-    def keep(self, profile: str, hour: int = 12, **changes: Any) -> Result:  # noqa: ANN401
+    def keep(self, profile: str, hour: int = 12, **changes: Any) -> BenchResult:  # noqa: ANN401
         """Store a run that began at this hour."""
         result = bench_results.result(
             profile, started=f"2026-01-31T{hour:02}:00:00.000+00:00", **changes
@@ -40,7 +40,7 @@ class Site:
         store.write(self.root / "state", result)
         return result
 
-    def file(self, result: Result) -> Path:
+    def file(self, result: BenchResult) -> Path:
         """Give the file of a run that was stored."""
         return self.root / "state" / result.profile / "bench" / f"{result.name}.json"
 

@@ -26,7 +26,7 @@ from servicekit.doctor.view import (
     Xids,
 )
 from servicekit.doctor.wsl.conf import Key
-from servicekit.engines.base import Installed
+from servicekit.engines.base import InstalledEngine
 from servicekit.host.facts import GpuView, Process
 from servicekit.host.gpu import Device, Look
 from servicekit.places import Scope
@@ -62,7 +62,7 @@ def subject(
         installed=True,
         missing=(),
         obstacles=(),
-        engine=Installed("/opt/sglang/bin/sglang", PACKAGES, "12.9"),
+        engine=InstalledEngine("/opt/sglang/bin/sglang", PACKAGES, "12.9"),
         models=Models((profile.model,), 20 * GIB, None),
         cache=DISK,
         weights=DISK,

@@ -35,7 +35,7 @@ from servicekit.doctor.view import (
     Xids,
 )
 from servicekit.doctor.wsl.conf import Key
-from servicekit.engines.base import Installed
+from servicekit.engines.base import InstalledEngine
 from servicekit.host.facts import GpuView, Process
 from servicekit.host.gpu import Device, Look
 from servicekit.host.xid import Xid
@@ -302,9 +302,9 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
          "warn", '"/root/x" is below /root, which the unit hides; move it'),
         # versions and options
         ("options", {}, "ok", "sglang 0.5.23 takes all"),
-        ("options", {"engine": Installed()}, "skip", "does not tell its version"),
+        ("options", {"engine": InstalledEngine()}, "skip", "does not tell its version"),
         ("options", {"engine": NOT_SEEN}, "skip", "only root"),
-        ("options", {"engine": Installed("/x", {"sglang": "0.5.9"}, "12.9")}, "fail",
+        ("options", {"engine": InstalledEngine("/x", {"sglang": "0.5.9"}, "12.9")}, "fail",
          "requires.sglang: >=0.5.16 is needed, and 0.5.9 is installed"),
         ("options", {"change": {"options": {"mem-fraction-statik": 0.85}}}, "fail",
          "see `servicekit check balanced`"),
@@ -327,19 +327,19 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
          "is another one than when it was installed; `servicekit install balanced` takes"),
         # CUDA
         ("cuda", {}, "ok", "built for CUDA 12.9, and the driver serves up to 13.0"),
-        ("cuda", {"engine": Installed("/x", PACKAGES, "12.6")}, "fail",
+        ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "12.6")}, "fail",
          "RTX 5090 (SM120) needs CUDA 12.8 or newer, and the engine is built for 12.6"),
-        ("cuda", {"engine": Installed("/x", PACKAGES, "12.8"),
+        ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "12.8"),
                   "gpu": device(capability="12.1")}, "fail", "(SM121) needs CUDA 12.9"),
-        ("cuda", {"engine": Installed("/x", PACKAGES, "11.7"),
+        ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "11.7"),
                   "gpu": device(capability="9.0")}, "fail", "(SM90) needs CUDA 11.8"),
-        ("cuda", {"engine": Installed("/x", PACKAGES, "11.7"),
+        ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "11.7"),
                   "gpu": device(capability="8.6")}, "ok", "built for CUDA 11.7"),
         ("cuda", {"gpu": device(capability=None)}, "ok", "built for CUDA 12.9"),
-        ("cuda", {"engine": Installed("/x", PACKAGES, "14.1")}, "fail",
+        ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "14.1")}, "fail",
          "built for CUDA 14.1, and the driver serves 13.0 at most"),
         ("cuda", {"gpu": Look(GpuView.PRESENT, devices=(CARD,))}, "ok", "built for CUDA 12.9"),
-        ("cuda", {"engine": Installed("/x", PACKAGES)}, "skip", "CUDA is not known"),
+        ("cuda", {"engine": InstalledEngine("/x", PACKAGES)}, "skip", "CUDA is not known"),
         ("cuda", {"engine": NOT_SEEN}, "skip", "only root"),
         ("cuda", {"gpu": NOT_SEEN}, "skip", "only root"),
         ("cuda", {"name": "demo"}, "skip", "it needs no GPU"),

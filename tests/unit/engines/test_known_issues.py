@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servicekit.engines import engine
-from servicekit.engines.base import Installed
+from servicekit.engines.base import InstalledEngine
 from servicekit.engines.options.known_issues import check_known, emitted, in_range
 from servicekit.engines.options.parser import Level, Remark, Use, read_argv
 from servicekit.engines.options.tables import shipped, tables
@@ -27,10 +27,12 @@ RTX_5090 = "12.0"
 B200 = "10.0"
 
 
-def installed(capability: str | None = RTX_5090, cuda: str | None = "13.0", **v: str) -> Installed:
+def installed(
+    capability: str | None = RTX_5090, cuda: str | None = "13.0", **v: str
+) -> InstalledEngine:
     """Give an installed engine by its packages, written with underscores."""
     packages = {name.replace("_", "-"): version for name, version in v.items()}
-    return Installed("/opt/engine", packages, cuda, capability)
+    return InstalledEngine("/opt/engine", packages, cuda, capability)
 
 
 def profile(name: str, **keys: Any) -> Profile:  # noqa: ANN401 - any key of a profile
@@ -48,7 +50,7 @@ def profile(name: str, **keys: Any) -> Profile:  # noqa: ANN401 - any key of a p
     return parse({**least, **keys}, name="small", where="test")
 
 
-def known(made: Profile, here: Installed = Installed()) -> tuple[Remark, ...]:  # noqa: B008
+def known(made: Profile, here: InstalledEngine = InstalledEngine()) -> tuple[Remark, ...]:  # noqa: B008
     """Give what is known against a profile."""
     words = ["engine", *("".join(map(str, word)) for word in engine(made.engine).words(made))]
     of = tables(made.engine)
@@ -57,7 +59,7 @@ def known(made: Profile, here: Installed = Installed()) -> tuple[Remark, ...]:  
 
 def against(
     name: str,
-    here: Installed = Installed(),  # noqa: B008 - frozen
+    here: InstalledEngine = InstalledEngine(),  # noqa: B008 - frozen
     *,
     model: str = "owner/model",
     **options: Any,  # noqa: ANN401 - any value
@@ -276,11 +278,11 @@ def test_mtp_with_full_graphs_in_one_release() -> None:
 def test_the_engine_listens_on_loopback_alone() -> None:
     """VLLM without a host listens everywhere, and no host but loopback passes for any engine."""
     made = profile("vllm")
-    (remark,) = check_known(made, (Use("--port", ("1",)),), Installed())
+    (remark,) = check_known(made, (Use("--port", ("1",)),), InstalledEngine())
     assert (remark.level, remark.where) == (Level.ERROR, "host")
     assert "every interface" in remark.message
     for host, count in (("127.0.0.1", 0), ("::1", 0), ("localhost", 0), ("0.0.0.0", 1), ("a", 1)):
-        assert len(check_known(made, (Use("--host", (host,)),), Installed())) == count
+        assert len(check_known(made, (Use("--host", (host,)),), InstalledEngine())) == count
 
 
 def test_a_json_value_is_looked_into() -> None:

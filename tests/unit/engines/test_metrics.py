@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from servicekit.engines import engine
 from servicekit.engines.base import Counters, ShapeError
-from servicekit.engines.prometheus import Sample, read_samples, totals
+from servicekit.engines.prometheus import MetricSample, read_samples, totals
 from servicekit.profiles.vocabulary import EngineName
 
 LABEL = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -50,9 +50,9 @@ def test_the_reader_takes_what_the_format_allows() -> None:
     """Spaces, timestamps, trailing commas and infinities are all legal."""
     text = '# a 1\na 1\n a 2\nab 3\na{x="}",} +Inf 1796036939\na{ x = "\\"\\\\\\n" }\t7\n'
     assert read_samples(text, ("a",)) == (
-        Sample("a", {}, 1.0),
-        Sample("a", {"x": "}"}, math.inf),
-        Sample("a", {"x": '"\\\n'}, 7.0),
+        MetricSample("a", {}, 1.0),
+        MetricSample("a", {"x": "}"}, math.inf),
+        MetricSample("a", {"x": '"\\\n'}, 7.0),
     )
 
 

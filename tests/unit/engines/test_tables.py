@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servicekit import data
-from servicekit.engines.base import Installed, LegalValue
+from servicekit.engines.base import InstalledEngine, LegalValue
 from servicekit.engines.helptext import read_help
 from servicekit.engines.options.parser import check_flags, read_argv
 from servicekit.engines.options.tables import KNOWN, nearest, shipped, table, tables
@@ -32,7 +32,7 @@ SGLANG, VLLM, LLAMACPP = EngineName.SGLANG, EngineName.VLLM, EngineName.LLAMACPP
 def test_built_in_profiles_say_what_every_allowed_version_takes(name: str) -> None:
     """Each option of a built-in profile is in the tables of all versions that it requires."""
     plan = plans.plan(name)
-    chosen = tables_for(plan.profile, Installed())
+    chosen = tables_for(plan.profile, InstalledEngine())
     assert chosen
     for each in chosen:
         assert check_flags(plan.profile, plan.argv(), each) == ()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.engines.base import Installed, LegalValue
+from servicekit.engines.base import InstalledEngine, LegalValue
 from servicekit.engines.versions import look
 from servicekit.profiles.vocabulary import EngineName
 
@@ -60,7 +60,7 @@ def test_packages_beside_the_programs_interpreter(stub: str, tmp_path: Path) -> 
         tmp_path / "env", "sglang-0.5.16", "flashinfer_python-0.6.14", "torch-2.11.0+cu130"
     )
     sglang = program(tmp_path / "env/bin/sglang", STUBS[stub].format(python=python))
-    assert look(SGLANG, sglang) == Installed(
+    assert look(SGLANG, sglang) == InstalledEngine(
         executable=sglang,
         packages={"sglang": "0.5.16", "flashinfer-python": "0.6.14", "torch": "2.11.0+cu130"},
         cuda="13.0",
@@ -152,7 +152,7 @@ def test_cuda(distribution: str, cuda: str | None, tmp_path: Path) -> None:
 def test_where_there_is_no_program(where: str, tmp_path: Path) -> None:
     """What is not there is not installed; a name without a path was not found."""
     path = {"nothing": str(tmp_path / "x"), "a folder": str(tmp_path), "relative": "sglang"}[where]
-    assert look(SGLANG, path) == Installed()
+    assert look(SGLANG, path) == InstalledEngine()
 
 
 @pytest.mark.parametrize(

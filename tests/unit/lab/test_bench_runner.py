@@ -14,26 +14,26 @@ from typing_extensions import override
 
 from servicekit.errors import UserError
 from servicekit.lab.bench import prompts, suites
-from servicekit.lab.bench.runner import Runner
+from servicekit.lab.bench.runner import SuiteRunner
 from servicekit.lab.bench.values import DECODE, DONE, PREFILL, TTFT, VISIBLE, Case, Prefix, Sample
 from servicekit.lab.verify.client import Client
-from servicekit.lab.verify.values import Reply
+from servicekit.lab.verify.values import ChatReply
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.verify.values import Request
+    from servicekit.lab.verify.values import ChatRequest
 
-SETTING = suites.Setting(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)
+SETTING = suites.ServiceLimits(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)
 EXACT = 0.02
 """Part by which a figure may differ from what the server knows."""
 INSTANT = 0.002
 """Seconds by which a time may."""
 
 
-def planned(text: str = "", *, setting: suites.Setting = SETTING) -> tuple[Planned, ...]:
+def planned(text: str = "", *, setting: suites.ServiceLimits = SETTING) -> tuple[Planned, ...]:
     """Plan a suite of one case; `text` adds to it or replaces what it says."""
     base = {
         "name": '"one"',
@@ -82,7 +82,7 @@ def measure(
         async with paced(pace) as server, Client(server.url, limit=20) as client:
             if change is not None:
                 change(server)
-            runner = Runner(
+            runner = SuiteRunner(
                 client,
                 told,
                 served_name="m",
@@ -176,7 +176,7 @@ def test_what_is_asked_for() -> None:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    deaf = suites.Setting(4096, None, 4095, "?", tells_thinking=False, forces_length=False)
+    deaf = suites.ServiceLimits(4096, None, 4095, "?", tells_thinking=False, forces_length=False)
     _, server = measure(planned(more, setting=deaf), Pace(words=3, gap=0))
     assert not {"chat_template_kwargs", "ignore_eos"} & server.sent[-1].body.keys()
 
@@ -264,8 +264,8 @@ def test_a_server_that_is_slow_to_tell_is_not_waited_for() -> None:
         def __init__(self) -> None:
             self.looks = 0
 
-        async def ask(self, request: Request) -> Reply:
-            return Reply(200, completion(f"{len(request.body)}"), seconds=0.1, ttft=0.1)
+        async def ask(self, request: ChatRequest) -> ChatReply:
+            return ChatReply(200, completion(f"{len(request.body)}"), seconds=0.1, ttft=0.1)
 
         async def page(self, path: str) -> str:
             self.looks += 1
@@ -274,7 +274,7 @@ def test_a_server_that_is_slow_to_tell_is_not_waited_for() -> None:
 
     async def run() -> int:
         slow = Slow()
-        runner = Runner(
+        runner = SuiteRunner(
             slow,
             Told(),
             served_name="m",

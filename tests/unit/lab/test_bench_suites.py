@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from servicekit.profiles.model import Profile
 
-WIDE = suites.Setting(32768, 32768, 32762, "fp8", tells_thinking=True, forces_length=True)
+WIDE = suites.ServiceLimits(32768, 32768, 32762, "fp8", tells_thinking=True, forces_length=True)
 HEAD = 'name = "s"\nversion = 1\nsummary = "s"\n'
 CASE = '[[cases]]\nname = "one"\nquestion = "Go on."\nmax_tokens = 8\nrequests = 2\n'
 

@@ -18,8 +18,8 @@ from servicekit.lab.bench.values import (
     PREFILL,
     TTFT,
     VISIBLE,
+    BenchResult,
     Prefix,
-    Result,
     ResultError,
     Sampling,
     statistics,
@@ -36,13 +36,13 @@ def damaged(change: Callable[[dict[str, Any]], object]) -> str:
     told = json.loads(result().as_text())
     change(told)
     with pytest.raises(ResultError) as refused:
-        Result.parse(json.dumps(told), where="x.json")
+        BenchResult.parse(json.dumps(told), where="x.json")
     return str(refused.value).removeprefix('"x.json" ')
 
 
 def test_what_is_written_is_read() -> None:
     """The text of a result is the result."""
-    assert Result.parse(result().as_text(), where="x") == result()
+    assert BenchResult.parse(result().as_text(), where="x") == result()
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_another_format_is_told_from_damage() -> None:
     assert said.startswith("has format 2, and this servicekit reads format 1; ")
     for text in ("{", "[1]", "7", "[" * 100_000):
         with pytest.raises(ResultError, match="is no result of a benchmark"):
-            Result.parse(text, where="x")
+            BenchResult.parse(text, where="x")
 
 
 def test_statistics_are_of_the_samples_alone() -> None:

@@ -15,14 +15,14 @@ from servicekit.lab.bench.values import (
     DECODE,
     DONE,
     TTFT,
-    Pools,
+    BenchResult,
+    ContextFigures,
     Prefix,
-    Result,
     Sampling,
     statistics,
 )
 from servicekit.lab.compare.comparison import compared
-from servicekit.lab.compare.judgement import Verdict, compare, judge
+from servicekit.lab.compare.judgement import Difference, compare, judge
 from servicekit.lab.compare.matching import mismatches
 from servicekit.lab.compare.traps import traps
 
@@ -46,7 +46,7 @@ def measured(
     return bench_results.case(samples=samples, **changes)
 
 
-def run(profile: str, *cases: Case, **changes: Any) -> Result:  # noqa: ANN401
+def run(profile: str, *cases: Case, **changes: Any) -> BenchResult:  # noqa: ANN401
     """Give a result with these cases."""
     return bench_results.result(profile, cases=cases or (measured(100, 101, 102),), **changes)
 
@@ -61,7 +61,7 @@ def suite(**changes: Any) -> Suite:  # noqa: ANN401
     return bench_results.SUITE.model_copy(update=changes)
 
 
-def names(results: Sequence[Result]) -> list[tuple[str, str]]:
+def names(results: Sequence[BenchResult]) -> list[tuple[str, str]]:
     """Give each trap that was found, with the run that fell into it."""
     return [(trap.name, trap.run) for trap in traps(results, "ABCDEFGH"[: len(results)])]
 
@@ -146,7 +146,7 @@ def test_without_a_case_that_both_measured_there_is_nothing_to_compare() -> None
         ([FIRST] * 9, "9 runs are too many to read; compare 8 at most"),
     ],
 )
-def test_how_many_runs_are_compared(runs: list[Result], said: str) -> None:
+def test_how_many_runs_are_compared(runs: list[BenchResult], said: str) -> None:
     """Two to eight, each once."""
     with pytest.raises(UserError) as refusal:
         compared(runs)
@@ -156,21 +156,21 @@ def test_how_many_runs_are_compared(runs: list[Result], said: str) -> None:
 @pytest.mark.parametrize(
     ("before", "now", "verdict"),
     [
-        ((100, 100, 100), (110, 110, 110), Verdict.BETTER),
-        ((110, 110, 110), (100, 100, 100), Verdict.WORSE),
-        ((100, 100, 100), (102, 102, 102), Verdict.SAME),  # within what a benchmark can tell
-        ((100, 100, 100), (102.1, 102.1, 102.1), Verdict.BETTER),
-        ((90, 100, 110), (99, 109, 119), Verdict.SAME),  # within the spread of either
-        ((90, 100, 110), (123, 123, 123), Verdict.SAME),  # which three samples hardly tell
-        ((90, 100, 110), (124, 124, 124), Verdict.BETTER),
-        ((90, 110) * 8, (110.3, 110.3, 110.3), Verdict.SAME),
-        ((90, 110) * 8, (110.4, 110.4, 110.4), Verdict.BETTER),
-        ((100, 100), (200, 200, 200), Verdict.UNKNOWN),
-        ((), (100, 100, 100), Verdict.UNKNOWN),
+        ((100, 100, 100), (110, 110, 110), Difference.BETTER),
+        ((110, 110, 110), (100, 100, 100), Difference.WORSE),
+        ((100, 100, 100), (102, 102, 102), Difference.SAME),  # within what a benchmark can tell
+        ((100, 100, 100), (102.1, 102.1, 102.1), Difference.BETTER),
+        ((90, 100, 110), (99, 109, 119), Difference.SAME),  # within the spread of either
+        ((90, 100, 110), (123, 123, 123), Difference.SAME),  # which three samples hardly tell
+        ((90, 100, 110), (124, 124, 124), Difference.BETTER),
+        ((90, 110) * 8, (110.3, 110.3, 110.3), Difference.SAME),
+        ((90, 110) * 8, (110.4, 110.4, 110.4), Difference.BETTER),
+        ((100, 100), (200, 200, 200), Difference.UNKNOWN),
+        ((), (100, 100, 100), Difference.UNKNOWN),
     ],
 )
 def test_a_difference_exceeds_the_spread(
-    before: tuple[float, ...], now: tuple[float, ...], verdict: Verdict
+    before: tuple[float, ...], now: tuple[float, ...], verdict: Difference
 ) -> None:
     """Medians that differ by less than samples of one run do are not different."""
     judgement = judge(DECODE, measured(*before), measured(*now))
@@ -186,15 +186,15 @@ def test_equal_runs_are_hardly_ever_called_different(count: int) -> None:
         return statistics(tuple(chance.gauss(100, 10) for _ in range(count)))
 
     verdicts = [compare(drawn(), drawn(), DECODE).verdict for _ in range(1000)]
-    assert 1000 - verdicts.count(Verdict.SAME) <= 40
+    assert 1000 - verdicts.count(Difference.SAME) <= 40
 
 
 def test_of_times_less_is_better() -> None:
     """And two milliseconds are what a clock may be wrong by, of however short a time."""
     slow, quick = measured(100, 100, 100, ttft=0.010), measured(100, 100, 100, ttft=0.0079)
-    assert judge(TTFT, slow, quick).verdict is Verdict.BETTER
-    assert judge(TTFT, quick, slow).verdict is Verdict.WORSE
-    assert judge(TTFT, slow, measured(1, 1, 1, ttft=0.0081)).verdict is Verdict.SAME
+    assert judge(TTFT, slow, quick).verdict is Difference.BETTER
+    assert judge(TTFT, quick, slow).verdict is Difference.WORSE
+    assert judge(TTFT, slow, measured(1, 1, 1, ttft=0.0081)).verdict is Difference.SAME
     found = judge(TTFT, measured(1, 1, 1, ttft=2.0), measured(1, 1, 1, ttft=1.0))
     assert (found.before, found.now, found.change) == (2.0, 1.0, -0.5)
     assert found.noise == pytest.approx(0.04)
@@ -282,8 +282,8 @@ def test_an_answer_that_is_finished_less_often_is_flagged() -> None:
     cut = [bench_results.sample(decode=200, finish_reason="length")] * 8
     short = [bench_results.sample(decode=200, tokens=100)] * 2
     hasty = run("hasty", bench_results.case(samples=[*cut, *short]))
-    assert judge(DONE, steady.cases[0], hasty.cases[0]).verdict is Verdict.UNKNOWN
-    assert judge(DONE, hasty.cases[0], steady.cases[0]).verdict is Verdict.UNKNOWN
+    assert judge(DONE, steady.cases[0], hasty.cases[0]).verdict is Difference.UNKNOWN
+    assert judge(DONE, hasty.cases[0], steady.cases[0]).verdict is Difference.UNKNOWN
     (trap,) = traps([steady, hasty], "AB")
     assert trap.name == "answer-later"
     assert trap.text.endswith("8 of 10 answers are not finished within 256 tokens, of A's 0 of 10")
@@ -296,13 +296,13 @@ def test_what_fails_where_others_answer_is_not_faster() -> None:
     turning = [*[bench_results.sample(decode=200)] * 5, *[fault] * 5]
     busy = run("busy", bench_results.case(samples=turning))
     for figure in (DECODE, DONE):
-        assert judge(figure, patient.cases[0], busy.cases[0]).verdict is Verdict.UNKNOWN
-    assert judge(TTFT, patient.cases[0], busy.cases[0]).verdict is Verdict.SAME
+        assert judge(figure, patient.cases[0], busy.cases[0]).verdict is Difference.UNKNOWN
+    assert judge(TTFT, patient.cases[0], busy.cases[0]).verdict is Difference.SAME
     assert ("correctness-lost", "B") in names([patient, busy])
     slower = run(
         "slower", bench_results.case(samples=[*[bench_results.sample(decode=50)] * 9, fault])
     )
-    assert judge(DECODE, patient.cases[0], slower.cases[0]).verdict is Verdict.WORSE
+    assert judge(DECODE, patient.cases[0], slower.cases[0]).verdict is Difference.WORSE
 
 
 def test_a_late_answer_may_be_the_first_tokens_fault() -> None:
@@ -315,7 +315,7 @@ def test_a_late_answer_may_be_the_first_tokens_fault() -> None:
 
 def test_a_pool_that_is_smaller_than_asked_is_flagged() -> None:
     """The repair of a lost graph took 22 % of the pool, and no figure of speed tells."""
-    pools = Pools(requested=114688, declared=114688, physical=89528, effective=89528)
+    pools = ContextFigures(requested=114688, declared=114688, physical=89528, effective=89528)
     (trap,) = traps([run("a"), run("b", pools=pools)], "AB")
     said = "the KV pool holds 89,528 tokens, and 114,688 were asked for"
     assert tuple(trap) == ("pool-short", "B", None, said)
@@ -324,12 +324,12 @@ def test_a_pool_that_is_smaller_than_asked_is_flagged() -> None:
 @pytest.mark.parametrize(
     "pools",
     [
-        Pools(requested=38700, declared=262144, physical=38688, effective=38688),
-        Pools(requested=38700, declared=262144, physical=None, effective=None),
-        Pools(requested=None, declared=None, physical=100, effective=100),
+        ContextFigures(requested=38700, declared=262144, physical=38688, effective=38688),
+        ContextFigures(requested=38700, declared=262144, physical=None, effective=None),
+        ContextFigures(requested=None, declared=None, physical=100, effective=100),
     ],
 )
-def test_a_pool_that_is_rounded_or_unknown_is_not_flagged(pools: Pools) -> None:
+def test_a_pool_that_is_rounded_or_unknown_is_not_flagged(pools: ContextFigures) -> None:
     """An engine rounds to whole pages, and some tell nothing."""
     assert names([run("a"), run("b", pools=pools)]) == []
 
@@ -388,9 +388,9 @@ def test_a_comparison_holds_every_figure() -> None:
     assert a.statistics.samples == 3
     assert b.judgement
     assert c.judgement
-    assert (b.run, b.judgement.verdict) == ("B", Verdict.BETTER)
+    assert (b.run, b.judgement.verdict) == ("B", Difference.BETTER)
     assert b.change == pytest.approx(50 / 101)
-    assert (c.run, c.judgement.verdict) == ("C", Verdict.SAME)
+    assert (c.run, c.judgement.verdict) == ("C", Difference.SAME)
     accept = rows["acceptance"].values
     assert [each.value for each in accept] == pytest.approx([0.75, 0.9, 0.75])
     assert [each.change for each in accept] == [None, pytest.approx(0.2), pytest.approx(0)]
@@ -406,7 +406,7 @@ def test_a_figure_that_one_run_lacks_is_not_judged() -> None:
     rows = {row.figure.name: row for row in compared([FIRST, second]).sections[0].rows}
     b = rows["decode"].values[1]
     assert b.judgement
-    assert (b.value, b.change, b.judgement.verdict) == (None, None, Verdict.UNKNOWN)
+    assert (b.value, b.change, b.judgement.verdict) == (None, None, Difference.UNKNOWN)
     assert rows["acceptance"].values[1].value is None
     both = [bench_results.case(samples=mute, engine=None)]
     rows = {each.figure.name: each for each in compared(

@@ -22,10 +22,10 @@ from servicekit.lab.compare.words import MEANINGS
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from servicekit.lab.bench.figures import Whole
+    from servicekit.lab.bench.figures import CaseFigure
     from servicekit.lab.bench.values import Case, Figure
 
-SHOWN: tuple[Figure | Whole, ...] = (*FIGURES, *WHOLES)
+SHOWN: tuple[Figure | CaseFigure, ...] = (*FIGURES, *WHOLES)
 HOSTILE = '<script>alert("1")</script>'
 """What a file from another machine may call itself."""
 
@@ -238,7 +238,7 @@ def axes(spec: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("figure", SHOWN, ids=lambda figure: figure.name)
 @pytest.mark.parametrize("comparison", [two(), sweep()], ids=["bars", "curve"])
-def test_axes_are_honest(comparison: Comparison, figure: Figure | Whole) -> None:
+def test_axes_are_honest(comparison: Comparison, figure: Figure | CaseFigure) -> None:
     """Each begins at zero, ends beyond its longest whisker, and names its unit."""
     spec = chart(figure, comparison).spec
     points = spec["data"]["values"]
@@ -267,7 +267,7 @@ def test_a_whisker_is_one_standard_deviation() -> None:
     assert all(point["low"] == point["high"] for point in _points(WHOLES[0], comparison))
 
 
-def _points(figure: Figure | Whole, comparison: Comparison) -> list[dict[str, float]]:
+def _points(figure: Figure | CaseFigure, comparison: Comparison) -> list[dict[str, float]]:
     values: list[dict[str, float]] = chart(figure, comparison).spec["data"]["values"]
     return values
 

@@ -13,7 +13,7 @@ from machines.scripted import as_stream, completion, scripted
 
 from servicekit.lab.verify import client as module
 from servicekit.lab.verify.client import Client
-from servicekit.lab.verify.values import Reply, Request
+from servicekit.lab.verify.values import ChatReply, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 def asked(
     status: int, text: str, *, streamed: bool = False, limit: float = 20, key: str | None = None
-) -> Reply:
+) -> ChatReply:
     """Ask a server that says this."""
 
-    async def ask(base: str) -> Reply:
+    async def ask(base: str) -> ChatReply:
         async with Client(base, limit=limit, api_key=key) as client:
-            return await client.ask(Request({"messages": []}, streamed))
+            return await client.ask(ChatRequest({"messages": []}, streamed))
 
     with scripted(lambda _: (status, text)) as base:
         return asyncio.run(ask(base))
@@ -67,7 +67,7 @@ def test_tokens_are_counted_by_the_engine() -> None:
         ({"prompt_tokens": "9", "completion_tokens": -1}, (None, None, None)),
         ([], (None, None, None)),
     ):
-        reply = Reply(200, completion("Paris") | {"usage": said})
+        reply = ChatReply(200, completion("Paris") | {"usage": said})
         assert (reply.prompt_tokens, reply.completion_tokens, reply.cached_tokens) == counts
 
 
@@ -95,7 +95,7 @@ def test_a_server_that_cuts_or_hangs_is_a_reply() -> None:
     """Neither a cut connection nor silence raises anything."""
     assert asked(0, "").error.startswith("the connection failed: ")
 
-    async def silent() -> Reply:
+    async def silent() -> ChatReply:
         async def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             ended.append(writer)
 
@@ -103,7 +103,7 @@ def test_a_server_that_cuts_or_hangs_is_a_reply() -> None:
         server = await asyncio.start_server(accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server, Client(f"http://127.0.0.1:{port}", limit=0.2) as client:
-            reply = await client.ask(Request({}))
+            reply = await client.ask(ChatRequest({}))
             for writer in ended:
                 writer.close()
             return reply
@@ -200,15 +200,15 @@ def test_each_request_has_a_connection_of_its_own() -> None:
         body = json.dumps(completion("Paris")).encode()
         answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
         async with _server(answer) as base, Client(base, limit=20) as client:
-            return [(await client.ask(Request({}))).fault for _ in range(3)]
+            return [(await client.ask(ChatRequest({}))).fault for _ in range(3)]
 
     assert asyncio.run(ask_again()) == ["", "", ""]
 
 
-async def _told(answer: bytes) -> Reply:
+async def _told(answer: bytes) -> ChatReply:
     """Ask a server that says these bytes and closes."""
     async with _server(answer) as base, Client(base, limit=20) as client:
-        return await client.ask(Request({}))
+        return await client.ask(ChatRequest({}))
 
 
 @asynccontextmanager

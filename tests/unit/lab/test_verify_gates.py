@@ -14,23 +14,30 @@ from unit.models.sound_model import CONTEXT, KNOWN, call, question, sound, spoke
 from servicekit.lab.verify.client import Client
 from servicekit.lab.verify.gates import GATES, NEEDLES
 from servicekit.lab.verify.runner import KEPT, run
-from servicekit.lab.verify.values import Batch, Finding, Outcome, Reply, Subject, Twin
+from servicekit.lab.verify.values import (
+    Batch,
+    ChatReply,
+    GateOutcome,
+    GateResult,
+    ServedModel,
+    Twin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unit.models.sound_model import Answer, Model
 
-    from servicekit.lab.verify.values import Judgement
+    from servicekit.lab.verify.values import GateVerdict
 
-SUBJECT = Subject("model", context=CONTEXT, usable=CONTEXT - 1, parallel=2, repeats=4)
+SUBJECT = ServedModel("model", context=CONTEXT, usable=CONTEXT - 1, parallel=2, repeats=4)
 
 
 def judged(
-    gate: str, model: Model, subject: Subject = SUBJECT, vram: Iterable[int] = ()
-) -> Finding:
+    gate: str, model: Model, subject: ServedModel = SUBJECT, vram: Iterable[int] = ()
+) -> GateResult:
     """Let a model on a real server be judged by one gate through the real client."""
-    found: list[Finding] = []
+    found: list[GateResult] = []
     levels = iter(vram)
 
     async def look() -> int | None:
@@ -46,8 +53,11 @@ def judged(
 
 
 def play(
-    gate: str, model: Callable[[dict[str, Any]], Reply], subject: Subject, vram: Iterable[int] = ()
-) -> Judgement:
+    gate: str,
+    model: Callable[[dict[str, Any]], ChatReply],
+    subject: ServedModel,
+    vram: Iterable[int] = (),
+) -> GateVerdict:
     """Let a gate judge replies without any server."""
     steps, levels = GATES[gate](subject), iter(vram)
     answer: object = None
@@ -55,7 +65,7 @@ def play(
         try:
             order = steps.send(answer)
         except StopIteration as ended:
-            judgement: Judgement = ended.value
+            judgement: GateVerdict = ended.value
             return judgement
         if isinstance(order, Batch):
             answer = tuple(model(dict(request.body)) for request in order.requests)
@@ -63,17 +73,17 @@ def play(
             answer = next(levels, None)
 
 
-def reply(body: dict[str, Any]) -> Reply:
+def reply(body: dict[str, Any]) -> ChatReply:
     """Give the reply of the sound model, without a server."""
     status, answer = sound(body)
-    return Reply(status, answer, seconds=0.1, ttft=0.1)
+    return ChatReply(status, answer, seconds=0.1, ttft=0.1)
 
 
 @pytest.mark.parametrize("gate", [gate for gate in GATES if gate != "kv-precision"])
 def test_a_sound_model_passes(gate: str) -> None:
     """No gate fails or skips what is as it should be, and each says what it saw."""
     found = judged(gate, sound)
-    assert (found.outcome, found.gate) == (Outcome.PASS, gate), found.reason
+    assert (found.outcome, found.gate) == (GateOutcome.PASS, gate), found.reason
     assert found.reason
     assert found.evidence
 
@@ -229,7 +239,7 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
 def test_each_gate_can_fail(gate: str, model: Model, why: str) -> None:
     """A server that is wrong in its own way fails the gate, and the reason names the way."""
     found = judged(gate, model)
-    assert found.outcome is Outcome.FAIL
+    assert found.outcome is GateOutcome.FAIL
     assert why in found.reason
 
 
@@ -248,15 +258,15 @@ def test_a_count_that_cannot_be_one_claims_nothing() -> None:
 def test_an_engine_that_does_not_count_claims_nothing() -> None:
     """Without the engine's own count of tokens neither a length nor a wall is known."""
 
-    def uncounted(body: dict[str, Any]) -> Reply:
-        return Reply(200, {**sound(body)[1], "usage": None})
+    def uncounted(body: dict[str, Any]) -> ChatReply:
+        return ChatReply(200, {**sound(body)[1], "usage": None})
 
-    def counts_short_ones(body: dict[str, Any]) -> Reply:
+    def counts_short_ones(body: dict[str, Any]) -> ChatReply:
         return reply(body) if body["max_tokens"] == 1 else uncounted(body)
 
     for gate, model in (("recall", uncounted), ("wall", uncounted), ("recall", counts_short_ones)):
         judgement = play(gate, model, SUBJECT)
-        assert judgement.outcome is Outcome.FAIL
+        assert judgement.outcome is GateOutcome.FAIL
         assert "does not count the tokens" in judgement.reason
 
 
@@ -269,7 +279,7 @@ def test_what_a_model_cannot_do_is_skipped_with_a_reason() -> None:
         ("recall", replace(SUBJECT, context=100, usable=99), "too few"),
     ):
         judgement = play(gate, reply, subject)
-        assert judgement.outcome is Outcome.SKIP
+        assert judgement.outcome is GateOutcome.SKIP
         assert why in judgement.reason
 
 
@@ -277,20 +287,20 @@ def test_thinking_is_not_mentioned_where_it_cannot_be_switched() -> None:
     """An engine that knows no arguments of a template is sent none."""
     seen: list[dict[str, Any]] = []
 
-    def keep(body: dict[str, Any]) -> Reply:
+    def keep(body: dict[str, Any]) -> ChatReply:
         seen.append(body)
         return reply(body)
 
-    assert play("text", keep, replace(SUBJECT, toggles_thinking=False)).outcome is Outcome.PASS
+    assert play("text", keep, replace(SUBJECT, toggles_thinking=False)).outcome is GateOutcome.PASS
     assert not any("chat_template_kwargs" in body for body in seen)
 
 
 def test_a_small_context_is_measured_once_at_each_length() -> None:
     """Where two lengths would be the same prompt, it is asked once."""
 
-    def two_a_word(body: dict[str, Any]) -> Reply:
+    def two_a_word(body: dict[str, Any]) -> ChatReply:
         answer = sound(body)[1]
-        return Reply(200, {**answer, "usage": {"prompt_tokens": 2 * words(body)}})
+        return ChatReply(200, {**answer, "usage": {"prompt_tokens": 2 * words(body)}})
 
     found = play("recall", two_a_word, replace(SUBJECT, context=512, usable=511))
     tokens = [row["prompt_tokens"] for row in found.evidence["lengths"]]
@@ -301,20 +311,20 @@ def test_a_small_context_is_measured_once_at_each_length() -> None:
 def test_long_prompts_are_as_long_as_can_be() -> None:
     """The longest is close to all that a request can use, though each prompt has a fixed part."""
 
-    def templated(body: dict[str, Any]) -> Reply:
+    def templated(body: dict[str, Any]) -> ChatReply:
         answer = sound(body)[1]
-        return Reply(200, {**answer, "usage": {"prompt_tokens": 40 + words(body)}}, ttft=0.1)
+        return ChatReply(200, {**answer, "usage": {"prompt_tokens": 40 + words(body)}}, ttft=0.1)
 
     room = SUBJECT.context - 48
     found = play("recall", templated, SUBJECT)
-    assert found.outcome is Outcome.PASS
+    assert found.outcome is GateOutcome.PASS
     assert 0.95 * room < found.evidence["longest_measured"] <= 0.97 * room
 
 
 def test_what_a_server_says_is_kept_to_a_bound() -> None:
     """Megabytes of an answer are not evidence; the beginning is."""
     found = judged("text", says("Paris, blue, Rome. " + "x" * 100_000))
-    assert found.outcome is Outcome.PASS
+    assert found.outcome is GateOutcome.PASS
     assert all(len(answer) <= KEPT + 1 for answer in found.evidence["answers"].values())
     endless = says(None, tool_calls=[call("Paris", name="x" * 100_000)])
     assert len(judged("tools", endless).reason) <= KEPT + 1
@@ -323,20 +333,20 @@ def test_what_a_server_says_is_kept_to_a_bound() -> None:
 def test_a_refused_picture_is_a_failure_only_where_the_model_sees() -> None:
     """A server that takes no pictures is skipped, unless the model is known to see."""
 
-    def blind(_: dict[str, Any]) -> Reply:
-        return Reply(400, error="image input is not supported")
+    def blind(_: dict[str, Any]) -> ChatReply:
+        return ChatReply(400, error="image input is not supported")
 
-    assert play("vision", blind, SUBJECT).outcome is Outcome.SKIP
-    assert play("vision", blind, replace(SUBJECT, vision=True)).outcome is Outcome.FAIL
+    assert play("vision", blind, SUBJECT).outcome is GateOutcome.SKIP
+    assert play("vision", blind, replace(SUBJECT, vision=True)).outcome is GateOutcome.FAIL
 
 
 def test_a_trace_must_appear_where_a_parser_is_named() -> None:
     """A profile with a reasoning parser whose model shows no trace is wrong; without, it is not."""
 
-    def thoughtless(body: dict[str, Any]) -> Reply:
-        return Reply(200, completion(KNOWN[question(body)]))
+    def thoughtless(body: dict[str, Any]) -> ChatReply:
+        return ChatReply(200, completion(KNOWN[question(body)]))
 
-    assert play("thinking", thoughtless, SUBJECT).outcome is Outcome.PASS
+    assert play("thinking", thoughtless, SUBJECT).outcome is GateOutcome.PASS
     failed = play("thinking", thoughtless, replace(SUBJECT, thinks=True))
     assert "there is no trace" in failed.reason
 
@@ -345,14 +355,14 @@ def test_an_empty_answer_while_thinking_is_no_failure() -> None:
     """A model whose tokens end within its thought has nothing to say yet."""
     model = thinks_into("", reasoning_content="Hm.", finish="length")
     found = judged("thinking", model)
-    assert found.outcome is Outcome.PASS, found.reason
+    assert found.outcome is GateOutcome.PASS, found.reason
 
 
 def test_creeping_latency_and_vram_are_failures() -> None:
     """Answers that take longer and longer, and VRAM that grows, fail the stability gate."""
     numbers = count()
 
-    def slower(body: dict[str, Any]) -> Reply:
+    def slower(body: dict[str, Any]) -> ChatReply:
         return replace(reply(body), seconds=float(next(numbers)))
 
     assert "answers took" in play("stability", slower, SUBJECT, (900, 900)).reason
@@ -368,45 +378,45 @@ def test_one_late_answer_is_no_creep() -> None:
     """What else happens on a machine makes some answers late; that is not the service's fault."""
     numbers = count()
 
-    def hiccups(body: dict[str, Any]) -> Reply:
+    def hiccups(body: dict[str, Any]) -> ChatReply:
         return replace(reply(body), seconds=9.0 if next(numbers) % 2 else 0.1)
 
-    assert play("stability", hiccups, replace(SUBJECT, repeats=8)).outcome is Outcome.PASS
+    assert play("stability", hiccups, replace(SUBJECT, repeats=8)).outcome is GateOutcome.PASS
 
 
 def test_a_cache_below_fp8_is_compared_with_its_twin() -> None:
     """Without a twin it fails, with one it fails by what FP8 gets right and it does not."""
     kept = play("kv-precision", reply, SUBJECT)
-    assert kept.outcome is Outcome.SKIP
+    assert kept.outcome is GateOutcome.SKIP
     assert kept.evidence == {"answers": KNOWN, "sentences": 50}
     assert "no profile with the same model" in play("kv-precision", reply, BELOW).reason
 
     asked: list[str] = []
 
-    def blurred(body: dict[str, Any]) -> Reply:
+    def blurred(body: dict[str, Any]) -> ChatReply:
         asked.append(body["messages"][0]["content"])
         forgot = question(body) == NEEDLES[1][2]
-        return Reply(200, completion("48")) if forgot else reply(body)
+        return ChatReply(200, completion("48")) if forgot else reply(body)
 
     below = replace(BELOW, twin=TWIN)
     passed = play("kv-precision", reply, below)
-    assert passed.outcome is Outcome.PASS
+    assert passed.outcome is GateOutcome.PASS
     assert '6 answers that "balanced" gets right are right' in passed.reason
     worse = play("kv-precision", blurred, below)
-    assert worse.outcome is Outcome.FAIL
+    assert worse.outcome is GateOutcome.FAIL
     assert worse.reason == f'{NEEDLES[1][2]}: "48", at FP8 "47"'
     # The long prompts are those that the twin was asked, whatever this profile could take.
     assert [text.count("harbour") for text in asked] == [0, 0, 0, 40, 40, 40]
     # What FP8 gets wrong as well says nothing about the cache.
     equal = replace(TWIN, answers={**KNOWN, NEEDLES[1][2]: "46"})
-    assert play("kv-precision", blurred, replace(BELOW, twin=equal)).outcome is Outcome.PASS
+    assert play("kv-precision", blurred, replace(BELOW, twin=equal)).outcome is GateOutcome.PASS
 
 
 def test_a_twin_that_knows_nothing_proves_nothing() -> None:
     """Where FP8 got nothing right, no answer can be worse, and that is no pass."""
     dull = replace(TWIN, answers=dict.fromkeys(KNOWN, "Well."))
     judgement = play("kv-precision", reply, replace(BELOW, twin=dull))
-    assert judgement.outcome is Outcome.FAIL
+    assert judgement.outcome is GateOutcome.FAIL
     assert "nothing can be compared" in judgement.reason
 
 
@@ -414,9 +424,9 @@ def test_odd_bodies_are_read_without_an_error() -> None:
     """Whatever shape a body has, a reply has no text, no calls and no count, or the right ones."""
     body: object
     for body in (None, [], {"choices": []}, {"choices": ["x"]}, {"choices": [{"message": 1}]}):
-        odd = Reply(200, body)
+        odd = ChatReply(200, body)
         assert (odd.content, odd.reasoning, odd.calls, odd.prompt_tokens) == ("", "", (), None)
         assert odd.fault
-    odd_calls = Reply(200, completion("x", tool_calls=["x", {"function": 1}, call("Paris")]))
+    odd_calls = ChatReply(200, completion("x", tool_calls=["x", {"function": 1}, call("Paris")]))
     assert [each["name"] for each in odd_calls.calls] == ["get_weather"]
-    assert Reply(0, error="cut").fault == "cut"
+    assert ChatReply(0, error="cut").fault == "cut"

@@ -23,7 +23,7 @@ from servicekit.lab.verify.record import (
     twin_of,
     write,
 )
-from servicekit.lab.verify.values import Finding, Outcome, Twin
+from servicekit.lab.verify.values import GateOutcome, GateResult, Twin
 from servicekit.models.hub_cache import Repository
 from servicekit.models.weights import needs
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 BOUND = Fingerprint("a1", "0.1", "0.5.16", "c0ffee", "580.1", "RTX 5090")
-FOUND = Finding("recall", Outcome.PASS, "all", {"longest_measured": 1987}, 1.5)
+FOUND = GateResult("recall", GateOutcome.PASS, "all", {"longest_measured": 1987}, 1.5)
 KEPT = Verification(
     "demo", "2026-01-31T12:00:00.000+00:00", BOUND, "a/b", None, ("recall",), (FOUND,)
 )
@@ -59,7 +59,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_the_last_run_is_the_last_whatever_the_clock(tmp_path: Path) -> None:
     """Where it was set back, a run that failed is not outlived by an older one that passed."""
-    lost = replace(KEPT, findings=(replace(FOUND, outcome=Outcome.FAIL),))
+    lost = replace(KEPT, findings=(replace(FOUND, outcome=GateOutcome.FAIL),))
     earlier = replace(lost, at="1970-01-01T00:00:07.000+00:00")
     write(tmp_path, KEPT)
     assert write(tmp_path, earlier) == "2026-01-31T120000.000Z_000001.json"
@@ -104,7 +104,7 @@ def test_what_status_says() -> None:
     said = "changed since: profile, engine (0.5.16 → 0.5.23), model (c0ffee → c0ffee00 d00d), "
     said += "gpu (RTX 5090 → ?)"
     assert standing(KEPT, other, gates) == said
-    failed = replace(KEPT, findings=(replace(FOUND, outcome=Outcome.FAIL),))
+    failed = replace(KEPT, findings=(replace(FOUND, outcome=GateOutcome.FAIL),))
     assert standing(failed, BOUND, gates) == "not verified: recall failed"
     short = replace(KEPT, gates=("text",), findings=(replace(FOUND, gate="text"),))
     assert standing(short, BOUND, ("text",)) == "verified"
@@ -115,7 +115,7 @@ def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
 
     def answering(text: str, **changes: object) -> Verification:
         run_files = {"answers": {"q": text}, "sentences": 40}
-        found = Finding("kv-precision", Outcome.SKIP, "", run_files, 1.0)
+        found = GateResult("kv-precision", GateOutcome.SKIP, "", run_files, 1.0)
         return replace(KEPT, findings=(FOUND, found), **changes)  # type: ignore[arg-type]
 
     stored = {
@@ -135,7 +135,7 @@ def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:
         {"answers": {"q": "new"}, "sentences": 10**9},
     )
     for odd in odds:
-        found = Finding("kv-precision", Outcome.SKIP, "", odd, 1.0)
+        found = GateResult("kv-precision", GateOutcome.SKIP, "", odd, 1.0)
         assert twin_of({"odd": (replace(KEPT, findings=(found,)),)}, "a/b") is None
 
 

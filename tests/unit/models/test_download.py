@@ -12,7 +12,7 @@ import pytest
 
 from servicekit.errors import UserError
 from servicekit.models.download import check_space, complete, free_bytes, stand
-from servicekit.models.hub import UnreachableError
+from servicekit.models.hub import HubUnreachableError
 from servicekit.models.hub_cache import File, Listing, Repository
 from servicekit.models.weights import Need
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from servicekit.models.download import Standing
-    from servicekit.models.hub import Watcher
+    from servicekit.models.download import FetchState
+    from servicekit.models.hub import ByteListener
 
 COMMIT = "c" * 40
 NEED = Need("model", "owner/name")
@@ -53,7 +53,9 @@ class Source:
         self.meant: set[tuple[Need, str]] = set()
         self.before: Callable[[], None] = lambda: None
 
-    def read(self, need: Need, commit: str, file: File, into: BinaryIO, watcher: Watcher) -> None:
+    def read(
+        self, need: Need, commit: str, file: File, into: BinaryIO, watcher: ByteListener
+    ) -> None:
         self.meant.add((need, commit))
         self.asked.append((file.name, into.tell()))
         self.before()
@@ -88,7 +90,7 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "cache", "owner/name")
 
 
-def standing(repository: Repository) -> Standing:
+def standing(repository: Repository) -> FetchState:
     """How much is here."""
     return stand(NEED, repository, LISTING, Recorder())
 
@@ -133,10 +135,10 @@ def test_a_broken_off_fetch_goes_on(repository: Repository) -> None:
 
     def break_off() -> None:
         if source.asked[-1][0].endswith(".safetensors"):
-            raise UnreachableError("the hub cannot be reached")
+            raise HubUnreachableError("the hub cannot be reached")
 
     source.before = break_off
-    with pytest.raises(UnreachableError):
+    with pytest.raises(HubUnreachableError):
         fetched(repository, source)
     assert not repository.snapshot(COMMIT).exists()
     assert repository.commit("main") is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from memory_cases import DSPARK, NVFP4, geometry_of, plan_of
 
-from servicekit.models.memory import Budget, Geometry, PartName, Verdict
+from servicekit.models.memory import Budget, Fit, Geometry, PartName
 from servicekit.models.memory.geometry import Layout
 from servicekit.models.memory.llamacpp import CONTEXT
 from servicekit.models.memory.units import GIB, MIB
@@ -107,7 +107,7 @@ def test_context_is_what_each_request_was_promised() -> None:
     assert (promised.kv_tokens, promised.effective_context, promised.slots) == (8192, 4096, 2)
     total = llama_plan({"ctx-size": 4096}, context_requested=4096, parallel=2)
     assert total.effective_context == 2048
-    assert total.verdict is Verdict.TIGHT
+    assert total.verdict is Fit.TIGHT
     assert total.reason == "a request can use 2,048 tokens, not the 4,096 asked for"
     assert total.levers == ("raise --ctx-size, which 2 slots share",)
 
@@ -122,7 +122,7 @@ def test_a_context_beyond_the_models_is_not_used() -> None:
     """More cells than the model was made for do not make a longer context."""
     plan = llama_plan({}, context_requested=16_384)
     assert plan.effective_context == 8192
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.levers == ()
 
 
@@ -229,7 +229,7 @@ def test_a_drafter_brings_weights_and_cells() -> None:
     assert plan.bytes_of(PartName.DRAFTER) == 2_718_569_474
     assert mib(plan, PartName.KV) == 4096 * (65_536 + 20_480) / MIB
     unknown = llama_plan({"ctx-size": 4096}, drafter="small.gguf")
-    assert unknown.verdict is Verdict.TIGHT
+    assert unknown.verdict is Fit.TIGHT
     assert unknown.reason == 'the drafter "small.gguf" is not known and not counted'
 
 
@@ -242,7 +242,7 @@ def test_buffers_beyond_the_memory_name_their_levers() -> None:
         {}, geometry=RANDOM, memory=3, parallel=4, context_requested=32_768, engine_version="b11434"
     )
     assert plan.title == "tiny-random on llama.cpp b11434"
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason.startswith("the buffers exceed the memory by 2.")
     assert plan.levers == (
         "halve the cache: --cache-type-k q8_0 --cache-type-v q8_0",
@@ -258,11 +258,11 @@ def test_on_the_host_a_shortage_is_no_matter_of_doubt() -> None:
     options = {"ctx-size": 2048, "cache-type-k": "q8_0", "cache-type-v": "q8_0"}
     host = llama_plan(options, geometry=RANDOM, memory=1.0, gpu=False)
     assert host.free < 0
-    assert host.verdict is Verdict.DOES_NOT_FIT
+    assert host.verdict is Fit.DOES_NOT_FIT
     assert host.levers == ("lower the context (now 2,048 tokens in each slot)",)
     gpu = llama_plan(options, geometry=RANDOM, memory=1.3)
     assert gpu.free < 0
-    assert gpu.verdict is Verdict.TIGHT
+    assert gpu.verdict is Fit.TIGHT
     assert gpu.reason.startswith("the buffers may exceed the memory by 0.")
     assert gpu.concurrency == 1
 
@@ -270,7 +270,7 @@ def test_on_the_host_a_shortage_is_no_matter_of_doubt() -> None:
 def test_little_left_is_tight() -> None:
     """Less than a quarter of a GiB beside the buffers is tight."""
     plan = llama_plan({"ctx-size": 2048}, geometry=RANDOM, memory=1.6)
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.reason.startswith("only 0.")
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_cases import DFLASH, DSPARK, INFERACT, LLAMA, NVFP4, geometry_of, plan_of
 
-from servicekit.models.memory import Budget, PartName, Verdict, budget_json, render_budget
+from servicekit.models.memory import Budget, Fit, PartName, budget_json, render_budget
 from servicekit.models.memory.sglang import balanced_ratio
 from servicekit.models.memory.units import GIB, MIB
 
@@ -102,7 +102,7 @@ def test_every_recipe_has_a_plan_that_adds_up(
     assert min(plan.kv_tokens, plan.concurrency, plan.effective_context, plan.usable_input) >= 0
     assert plan.usable_input <= plan.effective_context
     assert plan.reason
-    if plan.verdict is Verdict.FITS:
+    if plan.verdict is Fit.FITS:
         assert plan.free >= 0
         assert plan.levers == ()
         assert plan.concurrency >= 1

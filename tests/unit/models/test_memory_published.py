@@ -14,7 +14,7 @@ from memory_cases import (
     recipe_of,
 )
 
-from servicekit.models.memory import PartName, Verdict
+from servicekit.models.memory import Fit, PartName
 from servicekit.models.memory.geometry import mtp_parameters, parameter_count
 from servicekit.models.memory.llamacpp import state_bytes, token_bytes
 from servicekit.models.memory.sglang import balanced_ratio, draft_states_bytes
@@ -66,7 +66,7 @@ def test_official_recipe_has_the_logged_pools() -> None:
     assert plan.kv_tokens == pytest.approx(38_688, rel=0.001)
     assert plan.concurrency == 6
     assert plan.usable_input == plan.effective_context - 6 == plan.kv_tokens - 6
-    assert plan.verdict is Verdict.FITS
+    assert plan.verdict is Fit.FITS
 
 
 def test_official_recipe_leaves_what_the_log_says() -> None:
@@ -85,7 +85,7 @@ def test_long_variant_holds_200000_tokens_for_four_requests() -> None:
     assert plan.concurrency == 4
     assert plan.left_after_pools / GIB == pytest.approx(2.9, abs=0.07)
     assert plan.free / GIB == pytest.approx(1.5, abs=0.1)  # 31.1 of 32.6 GB are held under load
-    assert plan.verdict is Verdict.FITS
+    assert plan.verdict is Fit.FITS
 
 
 def test_four_slots_serve_nothing_and_the_three_remedies_come_in_order() -> None:
@@ -93,7 +93,7 @@ def test_four_slots_serve_nothing_and_the_three_remedies_come_in_order() -> None
     plan = plan_of({"mem-fraction-static": 0.7})
     assert plan.slots == 4
     assert plan.concurrency == plan.effective_context == 0
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason == "serves nothing: 4 state slots, and a request needs 5"
     assert plan.levers == (
         "reduce --max-running-requests",
@@ -127,7 +127,7 @@ def test_dspark_on_the_old_release_is_refused_as_it_was_published() -> None:
     options = {"speculative-algorithm": "DSPARK", "mamba-ssm-dtype": "bfloat16"}
     plan = plan_of({**options, "mem-fraction-static": 0.95}, drafter=DSPARK)
     assert 0.2 <= plan.left_after_pools / GIB <= 0.91
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason.startswith("the pools leave 0.29 GiB beside the graphs")
 
 
@@ -152,7 +152,7 @@ def test_a_prefill_chunk_of_8192_costs_dspark_its_draft_graph() -> None:
     bad = plan_of(options, engine_version="0.5.23", drafter=DSPARK)
     said = next(text for text in (bad.reason, *bad.notes) if "draft graph" in text)
     assert said.startswith("0.75 GiB are left after target capture: below 1.00 GiB DSPARK gives")
-    assert bad.verdict is not Verdict.FITS
+    assert bad.verdict is not Fit.FITS
     assert bad.levers[0] == "lower --chunked-prefill-size to 2048 (now 8192)"
 
 
@@ -201,7 +201,7 @@ def test_published_blocks_come_from_the_memory(
         full, engine="vllm", engine_version="0.32.0", model=INFERACT, context_requested=32_768
     )
     assert plan.kv_tokens == tokens
-    assert plan.verdict is Verdict.FITS
+    assert plan.verdict is Fit.FITS
 
 
 def _layout(options: dict[str, object]) -> Blocks:

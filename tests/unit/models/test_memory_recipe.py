@@ -8,7 +8,7 @@ import pytest
 from memory_cases import NVFP4, geometry_of, plan_of, recipe_of
 
 from servicekit.errors import UserError
-from servicekit.models.memory import Recipe, Verdict, budget, parse_size, plan_memory
+from servicekit.models.memory import Fit, Recipe, budget, parse_size, plan_memory
 from servicekit.models.memory.units import GIB, counted, short
 
 
@@ -151,4 +151,4 @@ def test_one_call_finds_the_model_and_plans_it() -> None:
 def test_the_least_memory_is_planned_without_an_error() -> None:
     """A byte of memory is a plan that does not fit, whatever the engine."""
     for engine in ("sglang", "vllm", "llamacpp"):
-        assert plan_of({}, engine=engine, memory=1).verdict is Verdict.DOES_NOT_FIT
+        assert plan_of({}, engine=engine, memory=1).verdict is Fit.DOES_NOT_FIT

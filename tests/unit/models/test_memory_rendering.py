@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from memory_cases import DSPARK, LONG, RTX_5090, plan_of
 
-from servicekit.models.memory import PartName, Verdict, budget_json, render_budget
-from servicekit.models.memory.outcome import Finding, judge
+from servicekit.models.memory import Fit, PartName, budget_json, render_budget
+from servicekit.models.memory.outcome import PlanFinding, judge
 from servicekit.models.memory.rendering import bar
 from servicekit.models.memory.units import GIB
 
@@ -112,12 +112,12 @@ def test_json_holds_every_figure() -> None:
 
 def test_the_worst_finding_speaks_and_the_others_are_notes() -> None:
     """Of equal findings the first speaks; levers are said once, its own first."""
-    tight = Finding(Verdict.TIGHT, "a little", ("b", "a"))
-    bad = Finding(Verdict.DOES_NOT_FIT, "too much", ("a",))
+    tight = PlanFinding(Fit.TIGHT, "a little", ("b", "a"))
+    bad = PlanFinding(Fit.DOES_NOT_FIT, "too much", ("a",))
     assert judge([tight, bad, tight], "fine") == (
-        Verdict.DOES_NOT_FIT,
+        Fit.DOES_NOT_FIT,
         "too much",
         ("a", "b"),
         ("a little", "a little"),
     )
-    assert judge([], "fine") == (Verdict.FITS, "fine", (), ())
+    assert judge([], "fine") == (Fit.FITS, "fine", (), ())

@@ -18,13 +18,18 @@ from memory_cases import (
 )
 
 from servicekit.errors import UserError
-from servicekit.models.memory import PartName, Verdict
+from servicekit.models.memory import Fit, PartName
 from servicekit.models.memory.sglang import pools
-from servicekit.models.memory.sglang_options import Setting, arithmetic, resolve, slots_per_request
+from servicekit.models.memory.sglang_options import (
+    SglangSettings,
+    arithmetic,
+    resolve,
+    slots_per_request,
+)
 from servicekit.models.memory.units import GIB, MIB
 
 
-def setting_of(options: dict[str, Any], *, memory: float = 31.4, **more: Any) -> Setting:  # noqa: ANN401
+def setting_of(options: dict[str, Any], *, memory: float = 31.4, **more: Any) -> SglangSettings:  # noqa: ANN401
     """Resolve a recipe on a GPU of so many GiB."""
     recipe = recipe_of(options, **more)
     return resolve(recipe, geometry_of(recipe.model), round(memory * GIB))
@@ -212,7 +217,7 @@ def test_a_drafter_of_unknown_size_is_said() -> None:
     """A plan that leaves a drafter out is no better than tight, and says so."""
     options = {**OFFICIAL, "speculative-algorithm": "STANDALONE", "max-running-requests": 1}
     plan = plan_of({**options, "mamba-ssm-dtype": "bfloat16"}, drafter="someone/else")
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.reason == 'the drafter "someone/else" is not known and not counted'
     plan = plan_of({**options, "mamba-ssm-dtype": "bfloat16"})
     assert plan.reason == 'the drafter "of this speculation" is not known and not counted'
@@ -358,7 +363,7 @@ def test_a_plain_transformer_has_tokens_only() -> None:
     assert plan.balanced_ratio is None
     assert plan.bytes_of(PartName.STATES) == 0
     assert plan.concurrency == plan.kv_tokens // 4096
-    assert plan.verdict is Verdict.FITS
+    assert plan.verdict is Fit.FITS
     graphs = next(part for part in plan.parts if part.name is PartName.GRAPHS)
     assert graphs.detail == "decode and prefill"
 
@@ -375,7 +380,7 @@ def test_a_plain_transformer_keeps_no_draft_states() -> None:
 def test_weights_beyond_the_card_are_refused() -> None:
     """BF16 weights of 51.7 GiB do not fit a card of 31.4."""
     plan = plan_of({}, model="Qwen/Qwen3.8-27B")
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason == "the weights need 20.99 GiB more than the GPU has"
     assert plan.levers == ("choose a smaller checkpoint",)
     assert plan.free < 0
@@ -384,7 +389,7 @@ def test_weights_beyond_the_card_are_refused() -> None:
 def test_weights_that_leave_no_pool_name_the_fraction() -> None:
     """FP8 weights leave nothing at the fraction given; the lever is the engine's own minimum."""
     plan = plan_of({"mem-fraction-static": 0.9}, model="Qwen/Qwen3.8-27B-FP8")
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason == "the weights leave no memory for a pool at memory fraction 0.9"
     assert plan.levers == ("raise --mem-fraction-static above 0.935", "choose a smaller checkpoint")
     plain = plan_of({"mem-fraction-static": 0.4}, model=LLAMA)
@@ -421,7 +426,7 @@ def test_a_request_of_one_slot_has_no_s_to_lower() -> None:
 def test_slots_that_take_everything_serve_nothing() -> None:
     """A pin so large that no token is left is refused, with what makes room for tokens."""
     plan = plan_of({"mem-fraction-static": 0.85, "max-mamba-cache-size": 60})
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason == "serves nothing: 60 state slots leave no memory for the KV cache"
     assert plan.levers[0] == "raise --mem-fraction-static to 0.95 (now 0.85)"
     assert plan.levers[2] == "move memory from states to tokens: --max-mamba-cache-size 6 (now 60)"
@@ -430,7 +435,7 @@ def test_slots_that_take_everything_serve_nothing() -> None:
 def test_too_small_a_context_names_the_levers_of_the_long_variant() -> None:
     """The official recipe asked for 200,000 tokens is led to the published variant."""
     plan = plan_of(OFFICIAL, context_requested=200_000)
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.reason == "a request can use 38,706 tokens, not the 200,000 asked for"
     assert plan.levers == (
         "raise --mem-fraction-static to 0.95 (now 0.85)",
@@ -444,7 +449,7 @@ def test_too_small_a_context_names_the_levers_of_the_long_variant() -> None:
         "max-mamba-cache-size": 19,
         "mamba-ssm-dtype": "bfloat16",
     }
-    assert plan_of({**OFFICIAL, **pulled}, context_requested=200_000).verdict is Verdict.FITS
+    assert plan_of({**OFFICIAL, **pulled}, context_requested=200_000).verdict is Fit.FITS
 
 
 def test_every_limit_of_the_context_has_its_lever() -> None:
@@ -473,20 +478,20 @@ def test_every_limit_of_the_context_has_its_lever() -> None:
 def test_below_the_minimum_a_start_is_refused() -> None:
     """The watchdog would call such a start a fault, so the plan refuses it."""
     plan = plan_of(OFFICIAL, context_requested=200_000, context_minimum=100_000)
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason == "a request can use 38,706 tokens, and 100,000 are the minimum"
     enough = plan_of(OFFICIAL, context_requested=38_000, context_minimum=30_000)
-    assert enough.verdict is Verdict.FITS
+    assert enough.verdict is Fit.FITS
 
 
 def test_a_little_too_little_is_tight_not_refused() -> None:
     """A shortage within what the estimates may be off by is no refusal."""
     options = {**LONG, "max-total-tokens": 999_999}
-    assert plan_of({**options, "mem-fraction-static": 0.96}).verdict is Verdict.TIGHT
+    assert plan_of({**options, "mem-fraction-static": 0.96}).verdict is Fit.TIGHT
     tight = plan_of({**options, "mem-fraction-static": 0.965})
     assert tight.free < 0
-    assert tight.verdict is Verdict.TIGHT
-    assert plan_of({**options, "mem-fraction-static": 0.99}).verdict is Verdict.DOES_NOT_FIT
+    assert tight.verdict is Fit.TIGHT
+    assert plan_of({**options, "mem-fraction-static": 0.99}).verdict is Fit.DOES_NOT_FIT
 
 
 def test_short_memory_names_the_levers_of_the_troubleshooting() -> None:
@@ -505,7 +510,7 @@ def test_several_gpus_are_not_planned() -> None:
     """A model spread over GPUs is refused, since every figure here is for one."""
     with pytest.raises(UserError, match='one GPU: option "tp" spreads the model'):
         plan_of({"tp": 2})
-    assert plan_of({**OFFICIAL, "tp": 1}).verdict is Verdict.FITS
+    assert plan_of({**OFFICIAL, "tp": 1}).verdict is Fit.FITS
 
 
 def test_a_checkpoint_with_windowed_layers_says_that_it_is_counted_in_full() -> None:

@@ -9,9 +9,9 @@ import pytest
 from memory_cases import DFLASH, DSPARK, INFERACT, LLAMA, NVFP4, geometry_of, plan_of, recipe_of
 
 from servicekit.errors import UserError
-from servicekit.models.memory import Budget, PartName, Verdict
+from servicekit.models.memory import Budget, Fit, PartName
 from servicekit.models.memory.units import GIB
-from servicekit.models.memory.vllm import Setting, resolve
+from servicekit.models.memory.vllm import VllmSettings, resolve
 from servicekit.models.memory.vllm_blocks import DraftLayers, block_layout
 
 
@@ -20,7 +20,7 @@ def vllm_plan(options: dict[str, Any], **more: Any) -> Budget:  # noqa: ANN401 (
     return plan_of(options, **{"engine": "vllm", "engine_version": "0.32.0", **more})
 
 
-def setting_of(options: dict[str, Any], *, memory: float = 31.4, **more: Any) -> Setting:  # noqa: ANN401
+def setting_of(options: dict[str, Any], *, memory: float = 31.4, **more: Any) -> VllmSettings:  # noqa: ANN401
     """Resolve a recipe of vLLM on a GPU of so many GiB."""
     recipe = recipe_of(options, engine="vllm", engine_version="0.32.0", **more)
     return resolve(recipe, geometry_of(recipe.model), round(memory * GIB))
@@ -97,7 +97,7 @@ def test_a_drafter_of_unknown_size_is_said() -> None:
     """A plan that leaves a drafter out is no better than tight, and says so."""
     config = {"method": "eagle3", "model": "someone/else", "num_speculative_tokens": 2}
     plan = vllm_plan({"speculative-config": config}, context_requested=32_768)
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.reason == 'the drafter "someone/else" is not known and not counted'
     del config["model"]
     plan = vllm_plan({"speculative-config": config}, context_requested=32_768)
@@ -176,7 +176,7 @@ def test_an_automatic_length_is_the_longest_that_fits() -> None:
     """`--max-model-len auto` takes what the pool holds, up to what the model was made for."""
     for word in ("auto", "-1", -1):
         plan = vllm_plan({"max-model-len": word})
-        assert plan.verdict is Verdict.FITS
+        assert plan.verdict is Fit.FITS
         assert plan.concurrency == 1
         assert plan.effective_context % 1568 == 0
     large = vllm_plan({"max-model-len": "auto"}, memory=141 * GIB)
@@ -196,7 +196,7 @@ def test_length_is_declared_requested_or_the_models_own() -> None:
 def test_a_pool_too_small_names_the_levers_of_the_recipe_page() -> None:
     """Eager, text only, fewer sequences, a narrower cache, more memory, then a shorter length."""
     plan = vllm_plan({"kv-cache-dtype": "bfloat16"}, context_requested=262_144)
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason.startswith("a request of 262,144 tokens takes 341 blocks and one is kept")
     assert plan.levers[:-1] == (
         "add --enforce-eager",
@@ -207,7 +207,7 @@ def test_a_pool_too_small_names_the_levers_of_the_recipe_page() -> None:
     )
     longest = int(plan.levers[-1].removeprefix("lower --max-model-len to "))
     shorter = vllm_plan({"kv-cache-dtype": "bfloat16", "max-model-len": longest})
-    assert shorter.verdict is Verdict.FITS
+    assert shorter.verdict is Fit.FITS
     assert (plan.concurrency, plan.effective_context, plan.usable_input) == (0, 0, 0)
 
 
@@ -227,7 +227,7 @@ def test_a_little_too_little_is_tight_not_refused() -> None:
     """A pool short by less than the estimates may be off by is tight, not refused."""
     options = {"gpu-memory-utilization": 0.95, "max-num-seqs": 4}
     plan = vllm_plan(options, context_requested=262_144)
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert "there may be only 165" in plan.reason
     assert plan.concurrency == 1
     assert plan.effective_context == 158 * 1568
@@ -236,7 +236,7 @@ def test_a_little_too_little_is_tight_not_refused() -> None:
 def test_weights_without_room_for_blocks_are_refused() -> None:
     """Weights that leave nothing within the utilization name a smaller checkpoint last."""
     plan = vllm_plan({}, model="Qwen/Qwen3.8-27B-FP8")
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason.startswith("no memory is left for blocks: ")
     assert plan.levers[-1] == "choose a smaller checkpoint"
     assert plan.kv_tokens == 0
@@ -245,7 +245,7 @@ def test_weights_without_room_for_blocks_are_refused() -> None:
 def test_a_utilization_beyond_what_is_free_is_refused() -> None:
     """vLLM compares with what is free when it starts, which is never all."""
     plan = vllm_plan({"gpu-memory-utilization": 0.995}, context_requested=32_768)
-    assert plan.verdict is Verdict.DOES_NOT_FIT
+    assert plan.verdict is Fit.DOES_NOT_FIT
     assert plan.reason == "utilization 0.995 is more than is free when the engine starts"
     assert plan.levers[0] == "lower --gpu-memory-utilization to 0.989"
 
@@ -253,7 +253,7 @@ def test_a_utilization_beyond_what_is_free_is_refused() -> None:
 def test_pinned_memory_beyond_the_card_is_refused() -> None:
     """A pinned pool that does not fit beside the weights is refused, and a tight one is tight."""
     too_much = vllm_plan({"kv-cache-memory-bytes": 12 * GIB}, context_requested=32_768)
-    assert too_much.verdict is Verdict.DOES_NOT_FIT
+    assert too_much.verdict is Fit.DOES_NOT_FIT
     assert too_much.levers == ("lower --kv-cache-memory-bytes",)
     too_little = vllm_plan({"kv-cache-memory-bytes": GIB}, context_requested=262_144)
     assert f"raise --kv-cache-memory-bytes (now {GIB})" in too_little.levers
@@ -266,7 +266,7 @@ def test_a_pool_that_leaves_nothing_free_is_tight() -> None:
     tight = vllm_plan(
         {"kv-cache-memory-bytes": 8 * GIB + room - GIB // 8}, context_requested=32_768
     )
-    assert tight.verdict is Verdict.TIGHT
+    assert tight.verdict is Fit.TIGHT
     assert tight.reason.startswith("only 0.1")
     assert tight.levers == ("lower --gpu-memory-utilization (now 0.92)",)
 
@@ -274,20 +274,20 @@ def test_a_pool_that_leaves_nothing_free_is_tight() -> None:
 def test_a_declared_length_below_the_request_is_tight() -> None:
     """A shorter `--max-model-len` than the profile asks for is said."""
     plan = vllm_plan({"max-model-len": 16_384}, context_requested=32_768)
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.reason == "a request can use 16,384 tokens, not the 32,768 asked for"
 
 
 def test_what_was_published_about_a_checkpoint_is_said() -> None:
     """Inferact's checkpoint ran out of memory while capturing on one card: eager avoids it."""
     plan = vllm_plan({}, model=INFERACT, context_requested=32_768)
-    assert plan.verdict is Verdict.TIGHT
+    assert plan.verdict is Fit.TIGHT
     assert plan.reason.startswith("published: graph capture of this checkpoint ran out of memory")
     assert plan.levers == ("add --enforce-eager",)
     eager = vllm_plan({"enforce-eager": True}, model=INFERACT, context_requested=32_768)
-    assert eager.verdict is Verdict.FITS
+    assert eager.verdict is Fit.FITS
     larger = vllm_plan({}, model=INFERACT, context_requested=32_768, memory=80 * GIB)
-    assert larger.verdict is Verdict.FITS
+    assert larger.verdict is Fit.FITS
 
 
 def test_another_release_and_windowed_layers_are_said() -> None:
@@ -302,4 +302,4 @@ def test_several_gpus_are_not_planned() -> None:
     """A model spread over GPUs is refused, since every figure here is for one."""
     with pytest.raises(UserError, match='one GPU: option "tensor-parallel-size" spreads'):
         vllm_plan({"tensor-parallel-size": 2})
-    assert vllm_plan({"tensor-parallel-size": 1}, context_requested=4096).verdict is Verdict.FITS
+    assert vllm_plan({"tensor-parallel-size": 1}, context_requested=4096).verdict is Fit.FITS

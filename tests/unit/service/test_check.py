@@ -9,13 +9,13 @@ from typing import Any
 import plans
 import pytest
 
-from servicekit.engines.base import FlagTable, Installed, LegalValue
+from servicekit.engines.base import FlagTable, InstalledEngine, LegalValue
 from servicekit.engines.options.parser import Level
 from servicekit.engines.options.tables import table
 from servicekit.profiles.vocabulary import EngineName
 from servicekit.service.check import Report, check, tables_for
 
-SGLANG_23 = Installed(
+SGLANG_23 = InstalledEngine(
     "/opt/sglang/bin/sglang",
     {"sglang": "0.5.23", "flashinfer-python": "0.7.2"},
     cuda="13.0",
@@ -32,7 +32,7 @@ OPENAI = {
 }
 
 
-def report(name: str, installed: Installed = Installed(), **changes: Any) -> Report:  # noqa: ANN401, B008 - keys of a profile; frozen
+def report(name: str, installed: InstalledEngine = InstalledEngine(), **changes: Any) -> Report:  # noqa: ANN401, B008 - keys of a profile; frozen
     """Check a built-in profile with changes."""
     plan = plans.plan(plans.profile(name, **changes))
     return check(plan.profile, plan, installed)
@@ -115,7 +115,7 @@ def test_json() -> None:
     assert (here["cuda"], here["remarks"]) == ("13.0", [])
 
 
-def versions(name: str, installed: Installed, **changes: Any) -> list[str]:  # noqa: ANN401 - keys
+def versions(name: str, installed: InstalledEngine, **changes: Any) -> list[str]:  # noqa: ANN401 - keys
     """Give the versions whose tables are chosen."""
     made = plans.profile(name, **changes)
     return [each.version for each in tables_for(made, installed)]
@@ -123,20 +123,25 @@ def versions(name: str, installed: Installed, **changes: Any) -> list[str]:  # n
 
 def test_which_tables_are_chosen() -> None:
     """The installed version's, else the nearest; not installed, all that `requires` allows."""
-    assert versions("balanced", Installed()) == ["0.5.16", "0.5.23"]
-    assert versions("dspark", Installed()) == ["0.5.23"]
-    assert versions("balanced", Installed(), requires={"sglang": "<0.4"}) == ["0.5.16", "0.5.23"]
+    assert versions("balanced", InstalledEngine()) == ["0.5.16", "0.5.23"]
+    assert versions("dspark", InstalledEngine()) == ["0.5.23"]
+    assert versions("balanced", InstalledEngine(), requires={"sglang": "<0.4"}) == [
+        "0.5.16",
+        "0.5.23",
+    ]
     for version, nearest in (("0.5.23+cu130", "0.5.23"), ("0.5.20", "0.5.16"), ("9", "0.5.23")):
-        here = Installed("/x", {"sglang": version})
+        here = InstalledEngine("/x", {"sglang": version})
         assert versions("balanced", here) == [nearest]
     told = FlagTable(EngineName.SGLANG, "0.5.20", {"--x": LegalValue("flag")})
-    here = Installed("/x", {"sglang": "0.5.20"}, told=told)
+    here = InstalledEngine("/x", {"sglang": "0.5.20"}, told=told)
     assert tables_for(plans.profile("balanced"), here) == (told,)
 
 
 def test_an_unknown_version_is_said_to_be_unknown() -> None:
     """What is held against the nearest table is only probably right."""
-    here = Installed("/x", {"sglang": "0.5.20", "flashinfer-python": "0.7.2"}, capability="12.0")
+    here = InstalledEngine(
+        "/x", {"sglang": "0.5.20", "flashinfer-python": "0.7.2"}, capability="12.0"
+    )
     (remark,) = report("balanced", here).remarks
     assert remark.message == (
         "0.5.20 is installed, whose options are not known; this is about sglang 0.5.16"
@@ -167,7 +172,7 @@ def test_the_engines_own_list_counts_beside_the_table() -> None:
     options = dict(table(EngineName.LLAMACPP, "11549").options)
     del options["--metrics"]
     told = FlagTable(EngineName.LLAMACPP, "11549", options)
-    here = Installed("/x", {"llama.cpp": "11549"}, told=told)
+    here = InstalledEngine("/x", {"llama.cpp": "11549"}, told=told)
     (remark,) = report("demo", here).remarks
     assert remark.where == "servicekit"
     assert remark.message.startswith("--metrics is no option of llama.cpp b11549")
@@ -177,7 +182,7 @@ def test_the_engines_own_list_counts_beside_the_table() -> None:
 def test_a_server_without_a_table() -> None:
     """Nothing is known of other servers' options, and that is what is said."""
     plan = plans.plan(plans.profile("demo", **OPENAI))
-    found = check(plan.profile, plan, Installed("/opt/server", {"openai": "1"}))
+    found = check(plan.profile, plan, InstalledEngine("/opt/server", {"openai": "1"}))
     assert (found.ok, found.against, found.options) == (True, (), 0)
     assert "held against no parser, as none is known" in found.text()
 
@@ -194,7 +199,7 @@ def test_a_server_without_a_table() -> None:
 def test_requires(packages: dict[str, str], expected: list[str]) -> None:
     """What is needed is held against what is installed; package names are compared as pip does."""
     needs = {"sglang": ">=0.5.20", "Flash_Infer": ">=1"}
-    here = Installed("/x" if packages else "", packages)
+    here = InstalledEngine("/x" if packages else "", packages)
     assert said(report("balanced", here, requires=needs)) == expected
 
 
