@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.forecast import USUAL_GPU, budget_of, installed_engine, memory_of, plan_of
+from servicekit.cli.options import AsJson, ForUser, ProfileName, complete_profile, session
 from servicekit.cli.output import as_json, coloured, ours
-from servicekit.cli.session import AsJson, ForUser, ProfileName, complete_profile, session
 from servicekit.watchdog import history
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from servicekit.cli.options import ForUser, ProfileName, session
 from servicekit.cli.output import note
-from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session

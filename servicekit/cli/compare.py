@@ -13,8 +13,9 @@ from uuid import uuid4
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, complete_profile, session
 from servicekit.cli.output import as_json, note, paint, table
-from servicekit.cli.session import AsJson, ForUser, Session, complete_profile, session
+from servicekit.cli.session import Session
 from servicekit.text import printable
 
 if TYPE_CHECKING:

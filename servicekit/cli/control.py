@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from servicekit.cli.options import Anyway, ForUser, ProfileName, session
 from servicekit.cli.output import duration, note, ours, paint
-from servicekit.cli.session import Anyway, ForUser, ProfileName, session
 from servicekit.watchdog import history
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, complete_profile, session
 from servicekit.cli.output import as_json, duration, note, ours, paint
-from servicekit.cli.session import AsJson, ForUser, complete_profile, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session
 from servicekit.cli.output import as_json, duration, note, ours, warn
-from servicekit.cli.session import AsJson, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session
 from servicekit.cli.output import as_json, duration, local, note, table
-from servicekit.cli.session import AsJson, ForUser, ProfileName, session
 from servicekit.watchdog import history as past
 
 

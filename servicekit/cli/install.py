@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session
 from servicekit.cli.orders import order_of
 from servicekit.cli.output import note, paint, warn
-from servicekit.cli.session import (
-    Anyway,
-    ForManager,
-    ForUser,
-    OneProfile,
-    ProfileName,
-    session,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

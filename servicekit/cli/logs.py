@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.options import ForUser, ProfileName, session
 from servicekit.cli.output import note
-from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.managers import LogQuery, Manager

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from servicekit.cli.session import ForUser, ProfileName, session
+from servicekit.cli.options import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session

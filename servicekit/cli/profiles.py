@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from servicekit.cli.options import AsJson, ForManager, ForUser, ProfileName, session
 from servicekit.cli.output import as_json, note, table, warn
-from servicekit.cli.session import AsJson, ForManager, ForUser, ProfileName, session
 from servicekit.text import printable
 
 if TYPE_CHECKING:

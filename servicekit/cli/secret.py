@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from servicekit.cli.options import ForUser, ProfileName, session
 from servicekit.cli.output import note, table
-from servicekit.cli.session import ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from pathlib import PurePosixPath

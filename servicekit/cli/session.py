@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.cli.output import speak_of
 
@@ -203,50 +201,3 @@ class Session:
         from servicekit.service.host import own_command
 
         return (*own_command(), *(("--user",) if self._user else ()))
-
-
-def session(ctx: typer.Context, *, user: bool) -> Session:
-    """The session of a verb, with its own `--user`."""
-    found: Session = ctx.obj
-    found.ask_for_user(user=user)
-    return found
-
-
-def complete_profile(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of profiles, for the shell's completion; none where they cannot be read."""
-    from servicekit.errors import UserError
-
-    try:
-        root = ctx.find_root().params
-        names = Session(root.get("config"), user=bool(root.get("user"))).catalog.names()
-    except UserError:
-        return []
-    return [name for name in names if name.startswith(incomplete)]
-
-
-ProfileName = Annotated[
-    str,
-    typer.Argument(metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile),
-]
-SomeProfile = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[PROFILE]",
-        help="Name of a profile; all of them without.",
-        autocompletion=complete_profile,
-    ),
-]
-OneProfile = Annotated[
-    str | None,
-    typer.Argument(metavar="[PROFILE]", help="Name of a profile.", autocompletion=complete_profile),
-]
-ForUser = Annotated[bool, typer.Option("--user", help="Your own services instead of the system's.")]
-Anyway = Annotated[
-    bool,
-    typer.Option("--anyway", help="Try it although the plan or the check says that it fails."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ForManager = Annotated[
-    Literal["systemd", "supervisor"] | None,
-    typer.Option("--manager", help="Service manager; the one that runs without."),
-]

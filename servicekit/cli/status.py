@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, SomeProfile, session
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
-from servicekit.cli.session import AsJson, ForUser, SomeProfile, session
 from servicekit.text import printable
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.options import Anyway, ForUser, ProfileName, session
 from servicekit.cli.output import duration, note, warn
-from servicekit.cli.session import Anyway, ForUser, ProfileName, session
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session

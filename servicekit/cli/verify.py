@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session
 from servicekit.cli.output import as_json, duration, note, table
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
-from servicekit.cli.session import AsJson, ForUser, ProfileName, session
 from servicekit.text import printable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from servicekit.cli.session import ForUser, ProfileName, session
+from servicekit.cli.options import ForUser, ProfileName, session
 from servicekit.errors import ExitCode
 from servicekit.host.apart import Apart
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from servicekit.cli.session import ForUser, session
+from servicekit.cli.options import ForUser, session
 from servicekit.cli.tunnel.common import TunnelName
 from servicekit.cli.tunnel.control import logs, restart, start, stop
 from servicekit.cli.tunnel.install import install, uninstall

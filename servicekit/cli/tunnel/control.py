@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 import typer
 
 from servicekit.cli.logs import Follow, Lines, Priority, Since, show
+from servicekit.cli.options import ForUser, session
 from servicekit.cli.output import duration, note, ours, paint
-from servicekit.cli.session import ForUser, session
 from servicekit.cli.tunnel.common import TunnelName, manifest_of, published
 
 if TYPE_CHECKING:

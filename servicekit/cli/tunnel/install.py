@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.install import DryRun, tell_changes
+from servicekit.cli.options import ForManager, ForUser, session
 from servicekit.cli.output import note, warn
-from servicekit.cli.session import ForManager, ForUser, session
 from servicekit.cli.tunnel.common import TunnelName, installed
 from servicekit.cli.tunnel.control import Service
 

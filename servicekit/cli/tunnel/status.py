@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.options import AsJson, ForUser, session
 from servicekit.cli.output import as_json, note, ours, paint, table
-from servicekit.cli.session import AsJson, ForUser, session
 from servicekit.cli.tunnel.common import SomeTunnel, installed, manifest_of, published
 
 if TYPE_CHECKING:
