@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+import os
+import signal
+import stat
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from servicekit.host import procfs
-from servicekit.watchdog.engine import sweep
+from servicekit.host import procfs, untrusted
+
+LARGEST: Final = 64 * 1024  # bytes; a state file has less than one KiB
 
 WAITING, CONNECTING, UP, DOWN, STOPPED = "waiting", "connecting", "up", "down", "stopped"
 """The phases; after the last two its service has ended."""
@@ -60,22 +64,46 @@ class State:
 def read_state(path: Path) -> State | None:
     """Read a state file; `None` where there is none."""
     try:
-        return State.parse(path.read_text(encoding="utf-8", errors="replace"))
+        return State.parse(untrusted.read(path))
     except OSError:
         return None
 
 
 def sweep_ssh(path: Path) -> None:
-    """End an ssh that outlived the service of a state file, as it does under Supervisor.
+    """Kill an ssh that outlived its service and still holds the port.
 
-    It would hold the port for ever. Only a process of the file's owner is meant: whoever may write
-    the file must not be able to have root kill something for him.
+    That happens under Supervisor only: systemd kills the whole control group. A file names a pid,
+    so it is believed only where nobody but the calling account can have written it, and only a
+    process of that account is killed. Root never acts on a file of the tunnel's account.
     """
-    state = read_state(path)
+    state = _own_state(path)
     if state is None or state.is_alive or not state.ssh_pid:
         return
-    stat = procfs.stat(state.ssh_pid)
     with suppress(OSError):
-        owner = Path(f"/proc/{state.ssh_pid}").stat().st_uid
-        if stat and stat.started == state.ssh_started and owner == path.stat().st_uid:
-            sweep([stat])
+        pidfd = os.pidfd_open(state.ssh_pid)
+        try:
+            # While the descriptor is open, the pid belongs to no other process.
+            process = procfs.stat(state.ssh_pid)
+            owner = Path(f"/proc/{state.ssh_pid}").stat().st_uid
+            if process and process.started == state.ssh_started and owner == os.geteuid():
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        finally:
+            os.close(pidfd)
+
+
+def _own_state(path: Path) -> State | None:
+    """Read a state file that the calling account wrote, below a directory of its own."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with ExitStack() as opened:
+        try:
+            folder = os.open(path.parent, flags | os.O_DIRECTORY)
+            opened.callback(os.close, folder)
+            file = os.open(path.name, flags, dir_fd=folder)
+            opened.callback(os.close, file)
+        except OSError:
+            return None
+        about = os.fstat(file)
+        mine = os.fstat(folder).st_uid == about.st_uid == os.geteuid()
+        if not mine or not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+            return None
+        return State.parse(os.read(file, LARGEST).decode(errors="replace"))

@@ -28,6 +28,23 @@ PLACES = {
     "container": "a private supervisord, as root",
     "user": "a fresh machine with systemd; `$` is a user without privileges",
 }
+COVER = """\
+set -eu
+cover() {
+    mkdir -p "$KEPT$1"
+    mount --rbind "$1" "$KEPT$1"
+    mount -t tmpfs tmpfs "$1"
+    for each in "$KEPT$1"/*; do
+        name=${each##*/}
+        case $name in servicekit*|'*') continue ;; esac
+        if [ -L "$each" ]; then cp -P "$each" "$1/"
+        elif [ -d "$each" ]; then mkdir "$1/$name"; mount --rbind "$each" "$1/$name"
+        else : > "$1/$name"; mount --bind "$each" "$1/$name"
+        fi
+    done
+}"""
+# Replaces a directory by an empty one in which everything but servicekit is where it was: this
+# checkout or its Python may well be below it.
 
 
 def run(command: Command, argv: list[str], **options: object) -> None:
@@ -105,7 +122,7 @@ def test_an_installation_from_a_checkout(tmp_path: Path) -> None:
         command for block in blocks("console", where="network") for command in block.commands()
     ]
     # Directories of the system are replaced for these commands alone.
-    script = ["set -eu", "mount -t tmpfs tmpfs /opt", "mount -t tmpfs tmpfs /usr/local/bin"]
+    script = [COVER, "cover /opt", "cover /usr/local/bin"]
     script += [command.line for command in commands]
     script += ["/usr/local/bin/servicekit --version", "ls /opt/servicekit/bin"]
     # Nothing is fetched twice, and the versions are those that everything else is tested with.
@@ -114,7 +131,7 @@ def test_an_installation_from_a_checkout(tmp_path: Path) -> None:
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(script)],
         cwd=checkout,
-        env={**os.environ, **pip, "HOME": str(tmp_path)},
+        env={**os.environ, **pip, "HOME": str(tmp_path), "KEPT": str(tmp_path / "kept")},
         capture_output=True,
         text=True,
         check=False,

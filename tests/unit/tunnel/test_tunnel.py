@@ -48,6 +48,8 @@ from servicekit.tunnel.values import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from servicekit.places import Places
 
 GOLDEN = Path(__file__).parents[2] / "golden/tunnel"
@@ -804,6 +806,52 @@ class TestState:
         finally:
             sleeper.kill()
             sleeper.wait()
+
+    def test_a_link_is_not_believed(self, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+        """The tunnel's account can replace its state file by a link to a file of root's."""
+        began = procfs.stat(sleeper.pid)
+        assert began is not None
+        meant = replace(state("up"), **DEAD, ssh_pid=sleeper.pid, ssh_started=began.started)
+        elsewhere = tmp_path / "elsewhere"
+        for kind in ("symbolic", "hard"):
+            write(elsewhere, meant)
+            file = tmp_path / f"{kind}/state.json"
+            file.parent.mkdir()
+            if kind == "symbolic":
+                file.symlink_to(elsewhere)
+            else:
+                file.hardlink_to(elsewhere)
+            sweep_ssh(file)
+            assert sleeper.poll() is None, kind
+        linked = tmp_path / "directory"
+        linked.symlink_to(tmp_path / "hard")
+        elsewhere.unlink()
+        sweep_ssh(linked / "state.json")
+        assert sleeper.poll() is None
+        sweep_ssh(tmp_path / "hard/state.json")
+        assert sleeper.wait(10) == -9
+
+    def test_a_directory_of_another_account_is_not_believed(
+        self, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+    ) -> None:
+        """Root's own file there may have been moved or linked by that account."""
+        if os.geteuid() != 0:
+            pytest.skip("giving a directory away needs root")
+        began = procfs.stat(sleeper.pid)
+        assert began is not None
+        file = tmp_path / "theirs/state.json"
+        write(file, replace(state("up"), **DEAD, ssh_pid=sleeper.pid, ssh_started=began.started))
+        os.chown(file.parent, 65534, 65534)
+        sweep_ssh(file)
+        assert sleeper.poll() is None
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """Run a process that ends only when it is killed."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
 
 
 def write(file: Path, what: State) -> None:
