@@ -275,9 +275,12 @@ class LineEvents:
         self._output.flush(limit)
 
 
-def open_events(fields: Mapping[str, str], environment: Mapping[str, str]) -> Events:
-    """Write to stderr, and to the journal itself where it is what reads our stderr."""
-    descriptor = sys.stderr.fileno()
+def open_events(
+    fields: Mapping[str, str], environment: Mapping[str, str], descriptor: int | None = None
+) -> Events:
+    """Write to stderr or `descriptor`, and to the journal itself where it reads that."""
+    if descriptor is None:
+        descriptor = sys.stderr.fileno()
     if _journal_reads(descriptor, environment.get("JOURNAL_STREAM", "")):
         return JournalEvents(fields, descriptor)
     return LineEvents(fields, descriptor)

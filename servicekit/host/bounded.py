@@ -37,7 +37,11 @@ class MuteError(Exception):
 
 
 async def output(
-    argv: Sequence[str], *, limit: float, environment: Mapping[str, str] | None = None
+    argv: Sequence[str],
+    *,
+    limit: float,
+    environment: Mapping[str, str] | None = None,
+    most: int = LONGEST,
 ) -> str:
     """Run a program for what it prints on stdout, whatever its exit code.
 
@@ -60,7 +64,7 @@ async def output(
         os.close(null)
     try:
         async with asyncio.timeout(limit):
-            return (await _read(reading, name)).decode("utf-8", errors="replace")
+            return (await _read(reading, name, most)).decode("utf-8", errors="replace")
     except TimeoutError:
         raise MuteError(f'"{name}" did not answer within {limit:g} s') from None
     finally:
@@ -71,7 +75,7 @@ async def output(
         os.close(reading)
 
 
-async def _read(pipe: int, name: str) -> bytes:
+async def _read(pipe: int, name: str, most: int) -> bytes:
     """Read a pipe to its end."""
     loop = asyncio.get_running_loop()
     os.set_blocking(pipe, False)
@@ -86,8 +90,8 @@ async def _read(pipe: int, name: str) -> bytes:
                 pieces.append(os.read(pipe, 1 << 16))
                 if not pieces[-1]:
                     return b"".join(pieces)
-                if sum(map(len, pieces)) > LONGEST:
-                    raise MuteError(f'"{name}" prints more than {LONGEST >> 20} MiB')
+                if sum(map(len, pieces)) > most:
+                    raise MuteError(f'"{name}" prints more than {most >> 20} MiB')
     finally:
         loop.remove_reader(pipe)
 
@@ -137,8 +141,9 @@ class Pending(Generic[T_co]):
 class Board:
     """Questions that are asked at once and have `limit` seconds together."""
 
-    def __init__(self, limit: float) -> None:
+    def __init__(self, limit: float, *, first_word: float = FIRST_WORD) -> None:
         self._limit = limit
+        self._first_word = first_word
         self._asked: list[Pending[Any]] = []
 
     def ask(self, what: str, question: Coroutine[Any, Any, T]) -> Pending[T]:
@@ -154,7 +159,7 @@ class Board:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit
-        wait, told = FIRST_WORD, 0
+        wait, told = self._first_word, 0
         while open_ones := [pending for pending in self._asked if not pending.task.done()]:
             left = deadline - loop.time()
             if left <= 0:

@@ -90,6 +90,7 @@ class Gpus:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = CHILD,
         limit: float = LOOK_LIMIT,
+        ask_again: float = ASK_AGAIN,
     ) -> None:
         self.names = tuple(names)
         self.lost = ""
@@ -97,6 +98,7 @@ class Gpus:
         self._command = command
         self._environment = inherited(os.environ if environment is None else environment)
         self._limit = limit
+        self._ask_again = ask_again
         self._talk: _Talk | None = None
         self._reply: asyncio.Future[dict[str, Any]] | None = None
         self._asked_at = 0.0
@@ -131,7 +133,7 @@ class Gpus:
             self._reply = None
             if now < self._start_at:
                 return
-            self._start_at = now + ASK_AGAIN
+            self._start_at = now + self._ask_again
             self._talk = _Talk(self._command, self._environment, self._heard)
         self._count += 1
         self._asked_at = now

@@ -106,37 +106,42 @@ class SignalWatch:
         self._thread.join()
 
 
-async def going_down(*, user_manager: bool = False) -> Cause | None:
-    """Ask systemd whether the host shuts down, or the user's session ends; `None` for neither."""
-    if not _is_there("/run/systemd/system"):
-        return None
-    state = await _state_of()
-    # In a shutdown the bus ends together with us. Logins are refused then, but also for some
-    # minutes before a scheduled one, so that this alone says nothing.
-    if state == "stopping" or (not state and await _comes("/run/nologin", NOLOGIN_LIMIT)):
-        return Cause.HOST_SHUTDOWN
-    if user_manager and await _state_of("--user") == "stopping":
-        return Cause.SESSION_END
-    return None
-
-
 def _is_there(path: str) -> bool:
     return Path(path).exists()
 
 
-async def _comes(path: str, limit: float) -> bool:
+async def going_down(
+    *,
+    user_manager: bool = False,
+    limit: float = STOPPING_LIMIT,
+    is_there: Callable[[str], bool] = _is_there,
+) -> Cause | None:
+    """Ask systemd whether the host shuts down, or the user's session ends; `None` for neither."""
+    if not is_there("/run/systemd/system"):
+        return None
+    state = await _state_of(limit)
+    # In a shutdown the bus ends together with us. Logins are refused then, but also for some
+    # minutes before a scheduled one, so that this alone says nothing.
+    if state == "stopping" or (not state and await _comes("/run/nologin", NOLOGIN_LIMIT, is_there)):
+        return Cause.HOST_SHUTDOWN
+    if user_manager and await _state_of(limit, "--user") == "stopping":
+        return Cause.SESSION_END
+    return None
+
+
+async def _comes(path: str, limit: float, is_there: Callable[[str], bool]) -> bool:
     """Wait for a file that may be made at this very moment."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit):
-            while not _is_there(path):  # noqa: ASYNC110 - nobody here makes it
+            while not is_there(path):  # noqa: ASYNC110 - nobody here makes it
                 await asyncio.sleep(LOOK_AGAIN)
-    return _is_there(path)
+    return is_there(path)
 
 
-async def _state_of(*options: str) -> str:
+async def _state_of(limit: float, *options: str) -> str:
     """Return systemd's word for its own state, "" when it does not know or answer in time."""
     try:
-        said = await output(["systemctl", *options, "is-system-running"], limit=STOPPING_LIMIT)
+        said = await output(["systemctl", *options, "is-system-running"], limit=limit)
     except MuteError:
         return ""
     word = said.strip()
@@ -154,17 +159,17 @@ def pid1_started() -> int:
     return first.started if first else 0
 
 
-def on_wsl() -> bool:
-    """Tell whether this is a WSL distribution."""
-    release = _text("/proc/sys/kernel/osrelease").lower()
-    return "microsoft" in release or _text("/run/systemd/container") == "wsl"
-
-
 def _text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""
+
+
+def on_wsl(text: Callable[[str], str] = _text) -> bool:
+    """Tell whether this is a WSL distribution."""
+    release = text("/proc/sys/kernel/osrelease").lower()
+    return "microsoft" in release or text("/run/systemd/container") == "wsl"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from servicekit.host import procfs
+from servicekit.host.gpu import xids
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        Collection,
-        Iterable,
-        Mapping,
-    )
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 
     from servicekit.host.gpu import Device
     from servicekit.host.procfs import Stat
+    from servicekit.host.xid import Xid
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,23 +88,37 @@ def _sum(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
-def holds_gpu(process: Stat, memory: procfs.Memory) -> bool:
+def holds_gpu(
+    process: Stat,
+    memory: procfs.Memory,
+    *,
+    links: Callable[[int], Iterable[str]] = procfs.links,
+    threads: Callable[[int], Iterable[int]] = procfs.threads,
+) -> bool:
     """Tell whether a process has a GPU's memory open, even one whose leader is a zombie.
 
     Who only watches a GPU opens the same devices, but the unified-memory device is mapped by none
     but a CUDA context. On WSL there is one device for everything, and who has it open may hold.
     """
-    links = set(procfs.links(process.pid))
-    if "/dev/dxg" in links:
+    opened = set(links(process.pid))
+    if "/dev/dxg" in opened:
         return True
-    if "/dev/nvidia-uvm" not in links:
+    if "/dev/nvidia-uvm" not in opened:
         return False
     paths = [f"/proc/{process.pid}/maps"]
     if process.state == "Z":
-        paths = [f"/proc/{process.pid}/task/{tid}/maps" for tid in procfs.threads(process.pid)]
+        paths = [f"/proc/{process.pid}/task/{tid}/maps" for tid in threads(process.pid)]
     return any(b"/dev/nvidia-uvm" in maps for maps in memory.read(paths).values())
 
 
 def sees_whole_host() -> bool:
     """Tell whether our pid namespace is the host's own: its inode number is fixed in the kernel."""
     return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC  # noqa: PLR2004 - PROC_PID_INIT_INO
+
+
+class GpuSight(NamedTuple):
+    """What a survey asks beside the driver's list of processes."""
+
+    whole_host: Callable[[], bool] = sees_whole_host
+    holds: Callable[[Stat, procfs.Memory], bool] = holds_gpu
+    faults: Callable[[tuple[str, ...]], AsyncIterator[Xid]] = xids

@@ -150,7 +150,7 @@ def now() -> datetime:
 class Ledger:
     """A profile's ledger, open for writing by one watchdog at a time."""
 
-    def __init__(self, path: Path, *, boot_id: str, run: str) -> None:
+    def __init__(self, path: Path, *, boot_id: str, run: str, size_limit: int = SIZE_LIMIT) -> None:
         """Open `path` and hold its lock.
 
         Raise `UserError` where another watchdog holds it, or where it cannot be written.
@@ -158,6 +158,7 @@ class Ledger:
         self.path = path
         self._boot_id = boot_id
         self._run = run
+        self._size_limit = size_limit
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(path.parent)
@@ -187,7 +188,7 @@ class Ledger:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         self._torn = False
         os.fsync(self._file)
-        if os.fstat(self._file).st_size > SIZE_LIMIT:
+        if os.fstat(self._file).st_size > self._size_limit:
             self._compact()
         return record
 
@@ -195,7 +196,9 @@ class Ledger:
         """Write the ledger anew with its newest records."""
         beside = self.path.with_suffix(".new")
         with beside.open("w", encoding="utf-8", errors="replace") as file:
-            file.writelines(f"{record.line()}\n" for record in newest(read(self.path)))
+            file.writelines(
+                f"{record.line()}\n" for record in newest(read(self.path), self._size_limit // 2)
+            )
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self.path)

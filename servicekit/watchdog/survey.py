@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.watchdog.adopted import Kin
     from servicekit.watchdog.engine import Census, EngineProcess, Marker
-    from servicekit.watchdog.gpu_holders import Holders
+    from servicekit.watchdog.gpu_holders import GpuSight, Holders
 
 
 class Surveyor:
@@ -45,6 +45,7 @@ class Surveyor:
         *,
         kin: Kin | None = None,
         gpus: Gpus | None = None,
+        sight: GpuSight | None = None,
     ) -> None:
         self._profile = profile
         self._marker = marker
@@ -63,7 +64,9 @@ class Surveyor:
         """The engine's living processes among them."""
         if profile.gpus:
             from servicekit.host.gpu import Gpus, Lock
+            from servicekit.watchdog.gpu_holders import GpuSight
 
+            self._sight = sight or GpuSight()
             self._gpus = gpus or Gpus(profile.gpus)
             self._lock = Lock(profile.name)
 
@@ -116,7 +119,7 @@ class Surveyor:
         return None if holder.process.pid in {process.pid for process in left} else holder.process
 
     def _with_gpu(self, survey: Survey, gpu: Look, processes: Mapping[int, Stat]) -> Survey:
-        from servicekit.watchdog.gpu_holders import attribute, sees_whole_host
+        from servicekit.watchdog.gpu_holders import attribute
 
         self._addresses = tuple(device.pci for device in gpu.devices if device.pci)
         self._present.set()
@@ -128,7 +131,7 @@ class Surveyor:
             leftovers={process.pid for process in survey.leftovers},
             living=living,
             baseline=self.baseline,
-            whole_host=sees_whole_host(),
+            whole_host=self._sight.whole_host(),
         )
         self.baseline = dict(holders.baseline)
         ours = {*(members or ()), *(process.pid for process in survey.leftovers)}
@@ -170,16 +173,14 @@ class Surveyor:
         Where we see the whole host the driver lists everybody but a zombie whose threads live on;
         elsewhere (WSL, containers) the list may be empty, or have other numbers than we do.
         """
-        from servicekit.watchdog.gpu_holders import holds_gpu, sees_whole_host
-
-        whole, session = sees_whole_host(), os.getsid(0)
+        whole, session = self._sight.whole_host(), os.getsid(0)
         return [
             stat
             for pid, stat in living.items()
             if pid not in known
             and stat.session != session
             and (stat.state == "Z" or not whole)
-            and holds_gpu(stat, self._census.memory)
+            and self._sight.holds(stat, self._census.memory)
         ]
 
     async def gpu_faults(self) -> AsyncIterator[Fault]:
@@ -189,11 +190,10 @@ class Surveyor:
         """
         if self._gpus is None:
             return
-        from servicekit.host.gpu import xids
         from servicekit.host.xid import Recovery
 
         await self._present.wait()  # before that there is no driver that could report anything
-        async for xid in xids(self._gpus.names):
+        async for xid in self._sight.faults(self._gpus.names):
             fault = xid.fault()
             if fault is None or not self._is_ours(xid):
                 continue

@@ -156,23 +156,15 @@ def test_a_terminal_gets_an_event_for_people() -> None:
     assert "=" in said
 
 
-def test_lines_go_to_the_journal_only_where_it_reads_them(
-    monkeypatch: pytest.MonkeyPatch, pipe: tuple[int, int]
-) -> None:
+def test_lines_go_to_the_journal_only_where_it_reads_them(pipe: tuple[int, int]) -> None:
     """JOURNAL_STREAM must name our own stderr: it is inherited by what redirects it."""
     status = os.fstat(pipe[1])
     stream = f"{status.st_dev}:{status.st_ino}"
-
-    class Stderr:
-        def fileno(self) -> int:
-            return pipe[1]
-
-    monkeypatch.setattr("sys.stderr", Stderr())
-    journal = open_events(FIELDS, {"JOURNAL_STREAM": stream})
+    journal = open_events(FIELDS, {"JOURNAL_STREAM": stream}, pipe[1])
     assert isinstance(journal, JournalEvents)
     journal.close(0.0)
-    assert isinstance(open_events(FIELDS, {"JOURNAL_STREAM": "1:2"}), LineEvents)
-    assert isinstance(open_events(FIELDS, {}), LineEvents)
+    assert isinstance(open_events(FIELDS, {"JOURNAL_STREAM": "1:2"}, pipe[1]), LineEvents)
+    assert isinstance(open_events(FIELDS, {}, pipe[1]), LineEvents)
 
 
 # A reader that is slow, or gone.

@@ -61,7 +61,14 @@ class Client:
     No proxy of the environment is used and no redirect followed: what is asked here is on loopback.
     """
 
-    def __init__(self, base: str, *, api_key: str | None = None, limit: float = LIMIT) -> None:
+    def __init__(
+        self,
+        base: str,
+        *,
+        api_key: str | None = None,
+        limit: float = LIMIT,
+        body_limit: int = BODY_LIMIT,
+    ) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # These are per read, which a server that trickles always keeps: `ask` bounds the whole.
         self._http = httpx.AsyncClient(
@@ -76,6 +83,7 @@ class Client:
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
         )
         self._limit = limit
+        self._body_limit = body_limit
         self._key = api_key
 
     async def __aenter__(self) -> Self:
@@ -106,7 +114,7 @@ class Client:
                 asyncio.timeout(min(self._limit, TOLD_WITHIN)),
                 self._http.stream("GET", path) as answer,
             ):
-                content = await _read(answer)
+                content = await _read(answer, self._body_limit)
         except (TimeoutError, httpx.HTTPError, _TooLargeError):
             return b""
         return content if answer.status_code == HTTPStatus.OK else b""
@@ -125,12 +133,12 @@ class Client:
             why = self._quoted(str(failed)) or type(failed).__name__
             error = f"the connection failed: {why}"
         except _TooLargeError:
-            error = f"an answer of more than {BODY_LIMIT >> 20} MiB"
+            error = f"an answer of more than {self._body_limit >> 20} MiB"
         return ChatReply(0, error=error, seconds=_now() - began)
 
     async def _whole(self, body: Mapping[str, Any], began: float) -> ChatReply:
         async with self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
-            return self._reply(answer.status_code, await _read(answer), began)
+            return self._reply(answer.status_code, await _read(answer, self._body_limit), began)
 
     async def _streamed(self, body: Mapping[str, Any], began: float) -> ChatReply:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -151,8 +159,8 @@ class Client:
             "POST", "/v1/chat/completions", json=asked, extensions=trace
         ) as answer:
             if answer.status_code != HTTPStatus.OK:
-                return self._reply(answer.status_code, await _read(answer), began)
-            async for line in _lines(answer):
+                return self._reply(answer.status_code, await _read(answer, self._body_limit), began)
+            async for line in _lines(answer, self._body_limit):
                 now = _now() - began
                 seconds = now if line.strip() else seconds  # closing is no work of the engine
                 event = _event(line)
@@ -209,12 +217,12 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
-    """Give the lines of a stream as they come; the whole may have `BODY_LIMIT` bytes."""
+async def _lines(answer: httpx.Response, most: int) -> AsyncIterator[bytes]:
+    """Give the lines of a stream as they come; the whole may have `most` bytes."""
     size, begun = 0, b""
     async for piece in answer.aiter_bytes():
         size += len(piece)
-        if size > BODY_LIMIT:
+        if size > most:
             raise _TooLargeError
         *whole, begun = (begun + piece).split(b"\n")
         for line in whole:
@@ -222,11 +230,11 @@ async def _lines(answer: httpx.Response) -> AsyncIterator[bytes]:
     yield begun
 
 
-async def _read(answer: httpx.Response) -> bytes:
+async def _read(answer: httpx.Response, most: int) -> bytes:
     content = bytearray()
     async for piece in answer.aiter_bytes():
         content += piece
-        if len(content) > BODY_LIMIT:
+        if len(content) > most:
             raise _TooLargeError
     return bytes(content)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.host import bounded, procfs
+from servicekit.host import procfs
 from servicekit.host.bounded import Board, MuteError, call, output
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ LIMIT = 20.0
 """Seconds for what takes none on an idle machine."""
 
 
-def ask(*argv: str, limit: float = LIMIT) -> str:
+def ask(*argv: str, limit: float = LIMIT, most: int = 1 << 20) -> str:
     """Ask a program."""
-    return asyncio.run(output(argv, limit=limit))
+    return asyncio.run(output(argv, limit=limit, most=most))
 
 
 def heard(*words: tuple[str, ...]) -> None:
@@ -66,9 +66,8 @@ def test_a_program_that_is_not_here_is_no_answer(tmp_path: Path) -> None:
         ask(str(tmp_path / "data"))
 
 
-def test_a_program_that_prints_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_prints_without_end_is_stopped() -> None:
     """Memory is bounded, too."""
-    monkeypatch.setattr(bounded, "LONGEST", 1 << 20)
     with pytest.raises(MuteError, match="prints more than 1 MiB"):
         ask("yes")
 
@@ -154,13 +153,12 @@ def test_a_mistake_of_ours_is_no_missing_answer() -> None:
         board(1, ("wrong", refuse(ZeroDivisionError())))
 
 
-def test_what_is_waited_for_is_told_when_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_waited_for_is_told_when_it_takes_long() -> None:
     """Nobody is told of what is quick; of what is not, each name once, again when it is less."""
-    monkeypatch.setattr(bounded, "FIRST_WORD", 0.05)
     told: list[tuple[str, ...]] = []
 
     async def story() -> None:
-        asked = Board(LIMIT)
+        asked = Board(LIMIT, first_word=0.05)
         first, second = asyncio.Event(), asyncio.Event()
         asked.ask("quick", value(0))
         asked.ask("disk", first.wait())

@@ -253,7 +253,7 @@ def test_looks_at_the_same_time_share_one_question() -> None:
     run(story)
 
 
-def test_a_child_that_dies_is_replaced_but_not_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_is_replaced_but_not_at_once() -> None:
     """A library that crashes its process is reported, and asked again after a while only."""
 
     async def story() -> None:
@@ -269,8 +269,10 @@ def test_a_child_that_dies_is_replaced_but_not_at_once(monkeypatch: pytest.Monke
             "the process that asks the NVIDIA driver keeps dying",
         )
         assert child_of(gpus) == pid
-        monkeypatch.setattr(gpu, "ASK_AGAIN", 0.0)
-        gpus._start_at = 0.0
+        gpus.close()
+        gpus = Gpus(["0"], command=command, limit=LIMIT, ask_again=0.0)
+        await gpus.look()
+        pid = child_of(gpus)
         await gpus.look()
         assert child_of(gpus) != pid
         gpus.close()
@@ -562,7 +564,7 @@ def test_no_memory_is_counted_twice(
     ],
 )
 def test_who_only_watches_a_gpu_does_not_hold_it(
-    links: list[str], maps: str, state: str, holds: str, monkeypatch: pytest.MonkeyPatch
+    links: list[str], maps: str, state: str, holds: str
 ) -> None:
     """A process is a suspect when it has mapped a GPU's memory, not when it looks at a GPU."""
 
@@ -572,10 +574,11 @@ def test_who_only_watches_a_gpu_does_not_hold_it(
             assert [path.startswith("/proc/1/task/") for path in paths] == [state == "Z"]
             return dict.fromkeys(paths, maps.encode())
 
-    monkeypatch.setattr(procfs, "links", lambda _: iter(links))
-    monkeypatch.setattr(procfs, "threads", lambda _: (7,))
     process = Stat(1, "x", state, 0, 1, 1, 2, 1, 0)
-    assert gpu_holders.holds_gpu(process, Read()) is (holds == "yes")
+    held = gpu_holders.holds_gpu(
+        process, Read(), links=lambda _: iter(links), threads=lambda _: (7,)
+    )
+    assert held is (holds == "yes")
 
 
 # One profile per GPU.

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machines.scripted import as_stream, completion, scripted
 
-from servicekit.lab.verify import client as module
-from servicekit.lab.verify.client import Client
+from servicekit.lab.verify.client import BODY_LIMIT, HIDDEN, QUOTED, Client
 from servicekit.lab.verify.values import ChatReply, ChatRequest
 
 if TYPE_CHECKING:
@@ -20,12 +19,18 @@ if TYPE_CHECKING:
 
 
 def asked(
-    status: int, text: str, *, streamed: bool = False, limit: float = 20, key: str | None = None
+    status: int,
+    text: str,
+    *,
+    streamed: bool = False,
+    limit: float = 20,
+    key: str | None = None,
+    body_limit: int = BODY_LIMIT,
 ) -> ChatReply:
     """Ask a server that says this."""
 
     async def ask(base: str) -> ChatReply:
-        async with Client(base, limit=limit, api_key=key) as client:
+        async with Client(base, limit=limit, api_key=key, body_limit=body_limit) as client:
             return await client.ask(ChatRequest({"messages": []}, streamed))
 
     with scripted(lambda _: (status, text)) as base:
@@ -83,7 +88,7 @@ def test_a_refusal_is_quoted() -> None:
         reply = asked(400, "too\nlong " + "x" * 999, streamed=streamed)
         assert reply.status == 400
         assert reply.error.startswith("too long xxx")
-        assert len(reply.error) == module.QUOTED
+        assert len(reply.error) == QUOTED
 
 
 def test_what_is_no_json_is_no_completion() -> None:
@@ -111,12 +116,11 @@ def test_a_server_that_cuts_or_hangs_is_a_reply() -> None:
     assert asyncio.run(silent()).status == 0
 
 
-def test_an_endless_answer_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_answer_is_not_kept() -> None:
     """More than the bound is given up: whole, as lines of a stream, or as one that never ends."""
-    monkeypatch.setattr(module, "BODY_LIMIT", 100)
     for text in ("data: " + "x" * 999 + "\n\n", "x" * 999, "data: 1\n" * 99):
         for streamed in (False, True):
-            reply = asked(200, text, streamed=streamed)
+            reply = asked(200, text, streamed=streamed, body_limit=100)
             assert reply.error.startswith("an answer of more than")
 
 
@@ -139,11 +143,11 @@ def test_a_key_that_a_server_repeats_is_not_kept() -> None:
         (200, f'data: {{"error": "no {key}"}}\n\n'),
         (401, json.dumps({"error": f"wrong key {key}"})),
         (401, escaped),
-        (401, f"<p>{'x' * (module.QUOTED - 8)}{key}"),
+        (401, f"<p>{'x' * (QUOTED - 8)}{key}"),
     ):
         reply = asked(status, text, streamed=text.startswith("data"), key=key)
         assert "s3cr" not in repr(reply)
-        assert module.HIDDEN[:5] in repr(reply)
+        assert HIDDEN[:5] in repr(reply)
 
 
 def test_what_cannot_be_written_is_taken_out() -> None:

@@ -97,10 +97,10 @@ raise SystemExit(75)
     assert ended.returncode == 75
 
 
-def test_without_systemd_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_nobody_is_asked() -> None:
     """Where systemd does not run, no shutdown of it is under way."""
-    monkeypatch.setattr(evidence, "_is_there", set().__contains__)
-    assert asyncio.run(evidence.going_down(user_manager=True)) is None
+    nothing = evidence.going_down(user_manager=True, is_there=lambda _: False)
+    assert asyncio.run(nothing) is None
 
 
 class Systemctl:
@@ -110,7 +110,13 @@ class Systemctl:
         self.path = folder / "systemctl"
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         self.files = {"/run/systemd/system"}
-        monkeypatch.setattr(evidence, "_is_there", self.files.__contains__)
+
+    def going_down(self, *, user_manager: bool = False, limit: float = 20.0) -> Cause | None:
+        """Ask it, with these files there."""
+        question = evidence.going_down(
+            user_manager=user_manager, limit=limit, is_there=self.files.__contains__
+        )
+        return asyncio.run(question)
 
     def says(self, script: str) -> None:
         self.path.write_text(f"#!/bin/sh\n{script}\n")
@@ -142,19 +148,18 @@ def test_the_host_or_the_session_goes_down(
     """Systemd's own word decides; where it does not answer, refused logins are the hint."""
     systemctl.says(script)
     systemctl.files |= files
-    assert asyncio.run(evidence.going_down(user_manager=managers == "user")) is cause
+    assert systemctl.going_down(user_manager=managers == "user") is cause
 
 
 def test_a_manager_that_does_not_answer_is_not_waited_for(
     systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A systemctl that hangs, or is not there, costs a bounded time and proves nothing."""
-    monkeypatch.setattr(evidence, "STOPPING_LIMIT", 0.1)
     systemctl.says("exec sleep 600")
-    assert asyncio.run(evidence.going_down()) is None
+    assert systemctl.going_down(limit=0.1) is None
     systemctl.path.unlink()
     monkeypatch.setenv("PATH", str(systemctl.path.parent))
-    assert asyncio.run(evidence.going_down()) is None
+    assert systemctl.going_down() is None
 
 
 def test_this_boot_and_this_first_process_have_names() -> None:
@@ -174,13 +179,10 @@ def test_this_boot_and_this_first_process_have_names() -> None:
         ("6.12.0-generic", "docker", "other"),
     ],
 )
-def test_wsl_is_known_by_its_kernel(
-    release: str, container: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wsl_is_known_by_its_kernel(release: str, container: str, kind: str) -> None:
     """WSL's kernel says Microsoft; systemd knows the distribution as a container of that kind."""
     texts = {"/proc/sys/kernel/osrelease": release, "/run/systemd/container": container}
-    monkeypatch.setattr(evidence, "_text", texts.__getitem__)
-    assert evidence.on_wsl() is (kind == "wsl")
+    assert evidence.on_wsl(texts.__getitem__) is (kind == "wsl")
 
 
 @pytest.mark.parametrize(

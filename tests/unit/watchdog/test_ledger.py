@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.profiles.model import Restart
-from servicekit.watchdog import ledger
 from servicekit.watchdog.history import baselines, eta, holdoff, phase_times, runs, unfinished
 from servicekit.watchdog.ledger import HOLD_OFFS, Kind, Ledger, Record, forgive, newest, parse, read
 
@@ -123,10 +122,9 @@ def test_a_full_disk_is_an_error_and_what_follows_is_readable(book: Ledger) -> N
     assert [one.kind for one in read(book.path)] == ["started", "ready"]
 
 
-def test_it_stays_bounded(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_stays_bounded(tmp_path: Path) -> None:
     """A ledger that has grown too long is written anew with its newest records."""
-    monkeypatch.setattr(ledger, "SIZE_LIMIT", 4000)
-    monkeypatch.setattr(newest, "__defaults__", (2000,))
+    book = Ledger(tmp_path / "demo/history.jsonl", boot_id="boot-1", run="run-1", size_limit=4000)
     book.write(Kind.STARTED, pid=1)
     for number in range(200):
         book.write(Kind.DEGRADED, number=number)
@@ -135,6 +133,7 @@ def test_it_stays_bounded(book: Ledger, monkeypatch: pytest.MonkeyPatch) -> None
     assert told[0].kind is Kind.STARTED
     assert told[-1].fields["number"] == 199
     assert list(book.path.parent.glob("*.new")) == []
+    book.close()
 
 
 def test_there_is_none_yet(tmp_path: Path) -> None:

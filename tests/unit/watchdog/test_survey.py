@@ -17,15 +17,14 @@ from machines.driver import CARD
 from machines.waiting import wait_until
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.host import gpu
 from servicekit.host.facts import GpuView
 from servicekit.host.gpu import Gpus, Lock
 from servicekit.host.xid import Xid
 from servicekit.profiles.parsing import parse
-from servicekit.watchdog import gpu_holders
 from servicekit.watchdog.adopted import Kin
 from servicekit.watchdog.engine import Census, EngineProcess, Marker
 from servicekit.watchdog.events import Survey
+from servicekit.watchdog.gpu_holders import GpuSight
 from servicekit.watchdog.survey import Surveyor
 
 if TYPE_CHECKING:
@@ -89,7 +88,17 @@ class Scene:
         self.driver = driver
         self.census = Census()
         self.engine: EngineProcess | None = None
-        self.surveyor = Surveyor(profile(port, "0"), MARKER, self.census, None, gpus=driver.gpus())
+        self._profile = profile(port, "0")
+        self.surveyor = self._surveyor(GpuSight())
+
+    def _surveyor(self, sight: GpuSight) -> Surveyor:
+        gpus = self.driver.gpus()
+        return Surveyor(self._profile, MARKER, self.census, None, gpus=gpus, sight=sight)
+
+    def sees(self, sight: GpuSight) -> None:
+        """Go on with a surveyor that sees this; what it knows of the GPU's memory stays."""
+        before, self.surveyor = self.surveyor, self._surveyor(sight)
+        self.surveyor.remember(before.baseline)
 
     def launch(self) -> int:
         """Launch an engine that holds what the driver says."""
@@ -231,25 +240,20 @@ def test_a_baseline_of_earlier_runs_is_kept(scene: Scene) -> None:
     assert scene.look().ownerless_mib == 9000
 
 
-def test_a_suspect_is_named_for_memory_without_an_owner(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suspect_is_named_for_memory_without_an_owner(scene: Scene) -> None:
     """Where the driver tells no pids, who has the GPU's memory open is named with the figure."""
     scene.look()
     scene.card(9600)
     with other() as suspect:
-        monkeypatch.setattr(gpu_holders, "holds_gpu", lambda stat, _: stat.pid == suspect)
-        monkeypatch.setattr(gpu_holders, "sees_whole_host", lambda: False)
+        scene.sees(GpuSight(lambda: False, lambda stat, _: stat.pid == suspect))
         survey = scene.look()
     assert [(one.pid, one.mib) for one in survey.strangers] == [(suspect, 9000)]
     assert survey.ownerless_mib == 0
 
 
-def test_a_holder_outside_the_container_is_named_as_such(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_holder_outside_the_container_is_named_as_such(scene: Scene) -> None:
     """A pid that means nothing here belongs to a process that cannot be seen."""
-    monkeypatch.setattr(gpu_holders, "sees_whole_host", lambda: False)
+    scene.sees(GpuSight(lambda: False))
     scene.card(9600, p4000000=9000)
     (stranger,) = scene.look().strangers
     assert stranger.named == (
@@ -289,9 +293,7 @@ def _listens(port: int) -> bool:
 # Faults of the GPU.
 
 
-def test_only_faults_of_our_gpu_and_our_engine_end_the_run(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_faults_of_our_gpu_and_our_engine_end_the_run(scene: Scene) -> None:
     """A lost GPU of ours ends the run; another GPU's, and another program's own, do not."""
     engine = scene.launch()
     ours, theirs = "0000:03:00", "0000:41:00"
@@ -310,7 +312,7 @@ def test_only_faults_of_our_gpu_and_our_engine_end_the_run(
         for report in reports:
             yield report
 
-    monkeypatch.setattr(gpu, "xids", reported)
+    scene.sees(GpuSight(faults=reported))
 
     async def story() -> None:
         faults = scene.surveyor.gpu_faults()
