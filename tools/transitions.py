@@ -25,24 +25,24 @@ from servicekit.watchdog.events import (
     Event,
     Exit,
     FaultSeen,
-    GateMissed,
-    GatePassed,
     Kill,
     Launch,
     Launched,
     LaunchFailed,
     Memory,
-    Miss,
     Observed,
-    Phase,
     Policy,
+    ProbeFailed,
+    ProbeFailure,
+    ProbePassed,
     Progressed,
     ReportReady,
+    RunPhase,
     Sign,
     Started,
     StopRequested,
-    Survey,
-    Surveyed,
+    SurveyResult,
+    SurveyTaken,
     Sweep,
     Terminate,
     TimePassed,
@@ -65,66 +65,66 @@ POLICY: Final = Policy(
     stall=50,
     unfinished=60,
     survey=15,
-    ail_limit=120,
+    condition_limit=120,
     grace=20,
     kill=10,
     settle=30,
     restart_on=frozenset({Reason.CPU_FALLBACK}),
-    stranger_allowance=1024,
+    foreign_allowance=1024,
     uses_gpu=True,
 )
 FULL: Final = Contexts(requested=2048, declared=4096, physical=2048)
 SHORT: Final = Contexts(requested=2048, declared=1024, physical=2048)
-CLEAN: Final = Survey(gpu=GpuView.PRESENT)
+CLEAN: Final = SurveyResult(gpu=GpuView.PRESENT)
 LEFT: Final = Process(501, started=1, user="servicekit", command="worker")
 STRANGER: Final = Process(502, started=1, user="alice", command="train.py", mib=9000)
 FAULT: Final = Fault(Cause.ENGINE_SIGNAL, "killed by SIGSEGV")
 EXITED: Final = EngineExited(0, FAULT)
 STOP: Final = StopRequested(0, Cause.STOP_REQUESTED, "asked by systemd")
 STARTED: Final = Started(0, hold_until=0, faults_left=5, budget="5 faults in 60 min")
-LOADING: Final = (STARTED, Surveyed(1, CLEAN, 0), Launched(1, 4711))
-SERVING: Final = (*LOADING, GatePassed(10, FULL))
+LOADING: Final = (STARTED, SurveyTaken(1, CLEAN, 0), Launched(1, 4711))
+SERVING: Final = (*LOADING, ProbePassed(10, FULL))
 ENDING: Final = (*SERVING, replace(STOP, at=20))
 KILLING: Final = (TimePassed(30), TimePassed(40), TimePassed(41))
 SETTLING: Final = (*SERVING, replace(EXITED, at=20))
-WRONG_MODEL: Final = GateMissed(0, Miss.WRONG_MODEL, 'serves "a", not "b"')
-SILENT: Final = GateMissed(0, Miss.UNANSWERED, "no answer within 10 s", identified=True)
+WRONG_MODEL: Final = ProbeFailed(0, ProbeFailure.WRONG_MODEL, 'serves "a", not "b"')
+SILENT: Final = ProbeFailed(0, ProbeFailure.UNANSWERED, "no answer within 10 s", identified=True)
 CPU: Final = Observed(0, Reason.CPU_FALLBACK, present=True, sentence="holds no VRAM")
 
-RUNS: Final[Mapping[Phase, tuple[tuple[Event, ...], ...]]] = {
-    Phase.HOLDING: (
+RUNS: Final[Mapping[RunPhase, tuple[tuple[Event, ...], ...]]] = {
+    RunPhase.HOLDING: (
         (STARTED,),
-        (replace(STARTED, hold_until=20.0), Surveyed(1, CLEAN, 0)),
-        (STARTED, Surveyed(1, Survey(strangers=(STRANGER,)), 0)),
+        (replace(STARTED, hold_until=20.0), SurveyTaken(1, CLEAN, 0)),
+        (STARTED, SurveyTaken(1, SurveyResult(foreign=(STRANGER,)), 0)),
     ),
-    Phase.LOADING: (
+    RunPhase.LOADING: (
         LOADING,
         (*LOADING, *(replace(WRONG_MODEL, at=at) for at in (2.0, 4.0))),
         (*LOADING, replace(SILENT, at=12), CountersRead(12, Counters(progress=(1.0,)))),
         (*LOADING, replace(CPU, at=3)),
     ),
-    Phase.SERVING: (
+    RunPhase.SERVING: (
         SERVING,
         (*SERVING, CountersRead(11, Counters(progress=(1.0,), finished=1))),
         (*SERVING, TimePassed(40)),
     ),
-    Phase.AILING: (
+    RunPhase.DEGRADED: (
         (*SERVING, replace(SILENT, at=50), CountersRead(50.1, Counters((1.0,), finished=1))),
         (*SERVING, *(replace(WRONG_MODEL, at=at) for at in (41.0, 43.0))),
-        (*SERVING, GateMissed(41, Miss.ERROR, "answered by 500")),
+        (*SERVING, ProbeFailed(41, ProbeFailure.ERROR, "answered by 500")),
         (*SERVING, replace(CPU, at=20)),
-        (*SERVING, Surveyed(25, Survey(strangers=(STRANGER,)), 25)),
+        (*SERVING, SurveyTaken(25, SurveyResult(foreign=(STRANGER,)), 25)),
     ),
-    Phase.STOPPING: (ENDING, (*ENDING, TimePassed(30)), (*SERVING, FaultSeen(20, FAULT))),
-    Phase.KILLING: ((*ENDING, *KILLING), (*SERVING, FaultSeen(20, FAULT), *KILLING)),
-    Phase.SETTLING: (
+    RunPhase.STOPPING: (ENDING, (*ENDING, TimePassed(30)), (*SERVING, FaultSeen(20, FAULT))),
+    RunPhase.KILLING: ((*ENDING, *KILLING), (*SERVING, FaultSeen(20, FAULT), *KILLING)),
+    RunPhase.SETTLING: (
         SETTLING,
         (*ENDING, replace(EXITED, at=21)),
-        (*SETTLING, Surveyed(21, Survey(leftovers=(LEFT,)), 20.5)),
+        (*SETTLING, SurveyTaken(21, SurveyResult(orphans=(LEFT,)), 20.5)),
     ),
-    Phase.GONE: (
-        (*SETTLING, Surveyed(21, CLEAN, 20.5)),
-        (*ENDING, replace(EXITED, at=21), Surveyed(22, CLEAN, 21.5)),
+    RunPhase.GONE: (
+        (*SETTLING, SurveyTaken(21, CLEAN, 20.5)),
+        (*ENDING, replace(EXITED, at=21), SurveyTaken(22, CLEAN, 21.5)),
     ),
 }
 """Typical runs that are in each phase."""
@@ -133,15 +133,15 @@ EVENTS: Final[tuple[Event, ...]] = (
     STOP,
     FaultSeen(0, FAULT),
     EXITED,
-    Surveyed(0, CLEAN, 0),
-    Surveyed(0, Survey(leftovers=(LEFT,)), 0),
-    Surveyed(0, Survey(strangers=(STRANGER,)), 0),
-    Surveyed(0, Survey(gpu=GpuView.LOST, gpu_note="Xid 79"), 0),
+    SurveyTaken(0, CLEAN, 0),
+    SurveyTaken(0, SurveyResult(orphans=(LEFT,)), 0),
+    SurveyTaken(0, SurveyResult(foreign=(STRANGER,)), 0),
+    SurveyTaken(0, SurveyResult(gpu=GpuView.LOST, gpu_note="Xid 79"), 0),
     Launched(0, 4711),
     LaunchFailed(0, Fault(Cause.EXECUTABLE_MISSING, "no such file")),
     Progressed(0, Sign.PHASE, "loading weights"),
-    GatePassed(0, FULL),
-    GatePassed(0, SHORT),
+    ProbePassed(0, FULL),
+    ProbePassed(0, SHORT),
     WRONG_MODEL,
     SILENT,
     CountersRead(0, None),
@@ -152,9 +152,9 @@ EVENTS: Final[tuple[Event, ...]] = (
 )
 """The telling cases of each kind of event but the passing of time."""
 
-Outcome: TypeAlias = tuple[Phase, tuple[str, ...], bool]
+Outcome: TypeAlias = tuple[RunPhase, tuple[str, ...], bool]
 """The phase afterwards, what was ordered, and whether anything is remembered."""
-Matrix: TypeAlias = dict[tuple[Phase, str], set[Outcome]]
+Matrix: TypeAlias = dict[tuple[RunPhase, str], set[Outcome]]
 
 PATIENCE_OVER: Final = 7.0
 """Seconds after which what is believed only when it lasts has lasted."""
@@ -185,11 +185,11 @@ def matrix() -> Matrix:
 def _events(memory: Memory, now: float) -> Iterator[Event]:
     """Every event at a time when nothing else is due, and the passing of time until all is due."""
     for event in EVENTS:
-        if isinstance(event, Surveyed):
+        if isinstance(event, SurveyTaken):
             yield replace(event, at=now, asked_at=now)
         else:
             yield replace(event, at=now)
-        if isinstance(event, GateMissed) and memory.alive:
+        if isinstance(event, ProbeFailed) and memory.alive:
             yield replace(event, at=now + PATIENCE_OVER)
     due = wake_at(POLICY, memory)
     if due is not None:
@@ -202,14 +202,14 @@ def table() -> str:
     """Give the matrix as Markdown."""
     found = matrix()
     kinds = dict.fromkeys(type(event).__name__ for event in (*EVENTS, TimePassed(0)))
-    rows = [["", *Phase], ["---"] * (len(Phase) + 1)]
+    rows = [["", *RunPhase], ["---"] * (len(RunPhase) + 1)]
     rows += [
-        [f"**{kind}**", *(_cell(phase, found[phase, kind]) for phase in Phase)] for kind in kinds
+        [f"**{kind}**", *(_cell(phase, found[phase, kind]) for phase in RunPhase)] for kind in kinds
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cell(phase: Phase, outcomes: set[Outcome]) -> str:
+def _cell(phase: RunPhase, outcomes: set[Outcome]) -> str:
     """Say what may happen: phases that are entered and what is ordered, `·` for what is noted."""
     told = {
         " ".join([f"→ {after}"] * (after is not phase) + [f"`{order}`" for order in orders])

@@ -100,9 +100,9 @@ def order(mine: Session, found: Installed, *, again: bool = False) -> None:
     if again:
         found.manager.stop(found.unit, limit=mine.stop_limit(profile))
     try:
-        ledger.forgive(Path(mine.places.ledger(profile)), boot_id=evidence.boot_id())
+        ledger.reset_faults(Path(mine.places.ledger(profile)), boot_id=evidence.boot_id())
     except OSError as error:
-        note(f"earlier faults are not forgiven: {(error.strerror or '').lower()}")
+        note(f"cannot reset the restart count: {(error.strerror or '').lower()}")
     if found.manager.name is ManagerName.SUPERVISOR:
         _make_directories(mine, found)
         _tell_rivals(mine, found)

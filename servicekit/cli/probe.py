@@ -78,18 +78,18 @@ def _probe(mine: Session, name: str, *, live: bool, deep: bool) -> Verdict:
 
 
 def _by_watchdog(state: State) -> Verdict:
-    healthy = state.state in {"ready", "degraded"} and state.phase in {"serving", "ailing"}
+    healthy = state.state in {"ready", "degraded"} and state.phase in {"serving", "degraded"}
     return Verdict(HEALTHY if healthy else UNHEALTHY, f"{state.state}: {state.why}")
 
 
 async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Verdict:
-    from servicekit.watchdog.events import Miss
-    from servicekit.watchdog.probe import Missed, Prober
+    from servicekit.watchdog.events import ProbeFailure
+    from servicekit.watchdog.probe import NotReady, Prober
 
     async with Prober(recipe, api_key=api_key) as prober:
         found = await (prober.identity() if live else prober.gate())
-    if isinstance(found, Missed):
-        told = CANNOT_TELL if found.miss is Miss.UNAUTHORIZED else UNHEALTHY
+    if isinstance(found, NotReady):
+        told = CANNOT_TELL if found.miss is ProbeFailure.UNAUTHORIZED else UNHEALTHY
         return Verdict(told, found.sentence)
     at = f"http://{recipe.host}:{recipe.port}"
     if found is None:

@@ -128,11 +128,11 @@ def _read(file: Path, *, must: bool) -> bytes:
 
 def _home(host: Windows) -> Path:
     from servicekit.errors import UserError
-    from servicekit.host.bounded import MuteError
+    from servicekit.host.bounded import NoReplyError
 
     try:
         return host.home()
-    except MuteError as error:
+    except NoReplyError as error:
         raise UserError(str(error), hint="name your .wslconfig with --wslconfig FILE") from None
 
 
@@ -144,11 +144,11 @@ def _distribution() -> Coroutine[Any, Any, str]:
 
 def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
     from servicekit.errors import UserError
-    from servicekit.host.bounded import MuteError
+    from servicekit.host.bounded import NoReplyError
 
     try:
         return asyncio.run(question)
-    except MuteError as error:
+    except NoReplyError as error:
         raise UserError(str(error), hint=f"say it with {option}") from None
 
 

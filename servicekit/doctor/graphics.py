@@ -13,7 +13,7 @@ from servicekit.host.xid import Recovery
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from servicekit.host.gpu import Device, Look
+    from servicekit.host.gpu import Device, GpuReading
     from servicekit.host.xid import Xid
 
 GROUP: Final = "GPU"
@@ -187,7 +187,7 @@ def _counted(seen: Iterable[Xid]) -> Iterator[str]:
         yield f"Xid {code} {times}on {gpu}"
 
 
-def _present(look: Look | Unseen) -> Look | Unseen:
+def _present(look: GpuReading | Unseen) -> GpuReading | Unseen:
     if isinstance(look, Unseen):
         return look
     if look.view is GpuView.PRESENT and look.devices:

@@ -25,7 +25,7 @@ from servicekit.doctor.wsl.wanted import WSLCONFIG
 from servicekit.engines import versions
 from servicekit.errors import UserError
 from servicekit.host import procfs
-from servicekit.host.bounded import Board, MuteError, Pending, call, output
+from servicekit.host.bounded import BoundedCalls, NoReplyError, Pending, call, output
 from servicekit.host.facts import GpuView, Process
 from servicekit.host.gpu import Gpus
 from servicekit.host.shared_memory import DIRECTORY, used_by
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from servicekit.doctor.wsl.conf import Key
-    from servicekit.host.gpu import Look
+    from servicekit.host.gpu import GpuReading
     from servicekit.host.procfs import Stat
     from servicekit.host.xid import Xid
     from servicekit.install.installation import Order
@@ -110,7 +110,7 @@ def look(request: Request, tell: Callable[[tuple[str, ...]], None]) -> Host:
 async def _look(request: Request, tell: Callable[[tuple[str, ...]], None]) -> Host:
     root, account = os.geteuid() == 0, procfs.account(os.geteuid())
     on_wsl = evidence.on_wsl()
-    board = Board(LIMIT)
+    board = BoundedCalls(LIMIT)
     gpus = Gpus((), environment=request.environ, limit=ANSWER_LIMIT)
     gpu = board.ask("the GPU's driver", gpus.look())
     manager = board.ask("the service manager", _manager(request))
@@ -154,7 +154,7 @@ async def _look(request: Request, tell: Callable[[tuple[str, ...]], None]) -> Ho
 def _seen(pending: Pending[T]) -> T | Unseen:
     try:
         return pending.answer()
-    except MuteError as error:
+    except NoReplyError as error:
         return Unseen(str(error), error.remedy)
 
 
@@ -178,12 +178,12 @@ def _text(path: Path | str) -> str:
 async def _manager(request: Request) -> view.Systemd | view.Supervisor:
     manager = request.manager
     if manager is None:
-        raise MuteError(request.no_manager)
+        raise NoReplyError(request.no_manager)
     if isinstance(manager, Supervisor):
         try:
             return view.Supervisor(await call(manager.version))
         except UserError as error:
-            raise MuteError(error.message, remedy=error.hint) from None
+            raise NoReplyError(error.message, remedy=error.hint) from None
     environ, show = request.environ, ("show", "--property=Version")
     said = await output(["systemctl", *show], limit=ANSWER_LIMIT, environment=environ)
     version = texts.properties(said).get("Version", "")
@@ -248,7 +248,7 @@ def _journal() -> view.Journal:
 
 def _containers(*, root: bool) -> tuple[str, ...]:
     if not root:
-        raise MuteError("only root may look into containers")
+        raise NoReplyError("only root may look into containers")
     return gpu_containers()
 
 
@@ -279,13 +279,13 @@ async def _libraries() -> dict[str, str]:
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         if os.access(program, os.X_OK):
             return texts.libraries(await output([program, "-p"], limit=ANSWER_LIMIT))
-    raise MuteError('"ldconfig" is not here')
+    raise NoReplyError('"ldconfig" is not here')
 
 
-def _held(seen: Look, request: Request) -> tuple[view.Held, ...]:
+def _held(seen: GpuReading, request: Request) -> tuple[view.Held, ...]:
     """Name who has the memory of each GPU, and to which profile's engine it belongs."""
     if seen.view is not GpuView.PRESENT:
-        raise MuteError("no GPU can be asked")
+        raise NoReplyError("no GPU can be asked")
     living, census = procfs.snapshot(), Census()
     holders = {pid: living[pid] for gpu in seen.devices for pid in gpu.processes if pid in living}
     owner = {pid: marker.profile for pid, marker in census.marked(holders).items()}
@@ -323,10 +323,10 @@ async def _xids() -> view.Xids:
         pass
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat"]
     said = ""
-    with suppress(MuteError):
+    with suppress(NoReplyError):
         said = await output(command, limit=ANSWER_LIMIT)
     if not said:
-        raise MuteError(closed)
+        raise NoReplyError(closed)
     return view.Xids(tuple(filter(None, map(xid_in, said.splitlines()))), whole=True)
 
 
@@ -378,7 +378,7 @@ def _shared(*, root: bool) -> tuple[view.SharedFile, ...]:
         for entry in sorted(Path(DIRECTORY).iterdir())
         if any(fnmatch.fnmatch(entry.name, pattern) for pattern in ENGINES_FILES)
     ]
-    used = used_by(procfs.pids(), procfs.Memory()) if found else {}
+    used = used_by(procfs.pids(), procfs.ProcessReader()) if found else {}
     files = []
     for entry in found:
         with suppress(FileNotFoundError):  # it is gone by now
@@ -397,7 +397,7 @@ def _shared(*, root: bool) -> tuple[view.SharedFile, ...]:
 class _AskedProfile:
     """The questions about one profile; all but the first need its plan."""
 
-    def __init__(self, board: Board, order: Order, request: Request) -> None:
+    def __init__(self, board: BoundedCalls, order: Order, request: Request) -> None:
         self._order = order
         self._installed = order.profile.name in request.installed
         about = f'profile "{order.profile.name}"'
@@ -417,11 +417,11 @@ class _AskedProfile:
         path = Path(request.places.ledger(order.profile.name))
         self._cut_off = board.ask(about, call(lambda: _cut_off(path)))
 
-    def seen(self, gpu: Look | Unseen) -> Subject | Refused:
+    def seen(self, gpu: GpuReading | Unseen) -> Subject | Refused:
         """Give what was found; a profile without a plan counts as one that cannot run."""
         try:
             survey, plan = self._survey.answer(), self._plan.answer()
-        except (MuteError, UserError) as error:
+        except (NoReplyError, UserError) as error:
             return Refused(self._order.profile.name, str(error))
         # What the install says of lingering is a line of its own here.
         own = self._order.manager is ManagerName.SYSTEMD and self._order.places.scope is Scope.USER
@@ -506,7 +506,7 @@ def _cut_off(path: Path) -> dict[Cause, int]:
 class _AskedWsl:
     """The questions about Windows."""
 
-    def __init__(self, board: Board, environ: Mapping[str, str]) -> None:
+    def __init__(self, board: BoundedCalls, environ: Mapping[str, str]) -> None:
         def ask(question: Coroutine[Any, Any, T]) -> Pending[T]:
             return board.ask("Windows", question)
 
@@ -549,7 +549,7 @@ async def _networking() -> str:
     """Ask WSL for the networking mode that is in force, which may not be the one of the file."""
     said = await output(["wslinfo", "--networking-mode"], limit=windows.ANSWER_LIMIT)
     if not said.strip():
-        raise MuteError('"wslinfo" does not tell the networking mode')
+        raise NoReplyError('"wslinfo" does not tell the networking mode')
     return said.strip()
 
 
@@ -562,4 +562,4 @@ async def _task(settings: Pending[Mapping[Key, str]], environ: Mapping[str, str]
     try:
         return view.Task(name=name, registered=True, faults=tuple(task.faults(xml)))
     except ValueError as error:
-        raise MuteError(f"Windows' answer about its task cannot be read: {error}") from None
+        raise NoReplyError(f"Windows' answer about its task cannot be read: {error}") from None

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from servicekit.doctor.wsl.conf import Key
     from servicekit.engines.base import InstalledEngine
     from servicekit.host.facts import Process
-    from servicekit.host.gpu import Look
+    from servicekit.host.gpu import GpuReading
     from servicekit.host.xid import Xid
     from servicekit.models.weights import Missing
     from servicekit.places import Scope
@@ -198,7 +198,7 @@ class Subject:
     port: PortUse | Unseen
     interruptions: Mapping[Cause, int] | Unseen
     """How many of its runs were cut off from outside, by cause."""
-    gpu: Look | Unseen
+    gpu: GpuReading | Unseen
     """What a look at the GPUs of the host found."""
 
 
@@ -244,7 +244,7 @@ class Host:
     containers: tuple[str, ...] | Unseen
     """Running containers that see a GPU."""
     driver: Driver | Unseen
-    gpu: Look | Unseen
+    gpu: GpuReading | Unseen
     held: tuple[Held, ...] | Unseen
     xids: Xids | Unseen
     clock: Clock | Unseen

@@ -28,7 +28,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class MuteError(Exception):
+class NoReplyError(Exception):
     """A question that got no answer; says why, in words that read behind a colon."""
 
     def __init__(self, why: str, *, remedy: str = "") -> None:
@@ -45,7 +45,7 @@ async def output(
 ) -> str:
     """Run a program for what it prints on stdout, whatever its exit code.
 
-    Raises `MuteError` where it cannot be run, is late or prints too much.
+    Raises `NoReplyError` where it cannot be run, is late or prints too much.
     """
     name = argv[0].rpartition("/")[2]
     reading, writing = os.pipe2(os.O_CLOEXEC)
@@ -58,7 +58,7 @@ async def output(
         os.close(reading)
         missing = isinstance(error, FileNotFoundError)
         why = "is not here" if missing else f"cannot be run: {(error.strerror or '').lower()}"
-        raise MuteError(f'"{name}" {why}') from None
+        raise NoReplyError(f'"{name}" {why}') from None
     finally:
         os.close(writing)
         os.close(null)
@@ -66,7 +66,7 @@ async def output(
         async with asyncio.timeout(limit):
             return (await _read(reading, name, most)).decode("utf-8", errors="replace")
     except TimeoutError:
-        raise MuteError(f'"{name}" did not answer within {limit:g} s') from None
+        raise NoReplyError(f'"{name}" did not answer within {limit:g} s') from None
     finally:
         if child.poll() is None:
             child.send(signal.SIGKILL)
@@ -91,7 +91,7 @@ async def _read(pipe: int, name: str, most: int) -> bytes:
                 if not pieces[-1]:
                     return b"".join(pieces)
                 if sum(map(len, pieces)) > most:
-                    raise MuteError(f'"{name}" prints more than {most >> 20} MiB')
+                    raise NoReplyError(f'"{name}" prints more than {most >> 20} MiB')
     finally:
         loop.remove_reader(pipe)
 
@@ -120,7 +120,7 @@ async def call(function: Callable[[], T]) -> T:
 
 
 class Pending(Generic[T_co]):
-    """One question that was asked; see `Board`."""
+    """One question that was asked; see `BoundedCalls`."""
 
     def __init__(self, what: str, task: asyncio.Task[T_co], limit: float) -> None:
         self.what = what
@@ -128,17 +128,17 @@ class Pending(Generic[T_co]):
         self._limit = limit
 
     def answer(self) -> T_co:
-        """Give the answer; raise `MuteError` where there is none."""
+        """Give the answer; raise `NoReplyError` where there is none."""
         try:
             return self.task.result()
         except asyncio.CancelledError:
-            raise MuteError(f"no answer within {self._limit:g} s") from None
+            raise NoReplyError(f"no answer within {self._limit:g} s") from None
         except OSError as error:
             where = f': "{error.filename}"' if error.filename else ""
-            raise MuteError(f"{(error.strerror or str(error)).lower()}{where}") from None
+            raise NoReplyError(f"{(error.strerror or str(error)).lower()}{where}") from None
 
 
-class Board:
+class BoundedCalls:
     """Questions that are asked at once and have `limit` seconds together."""
 
     def __init__(self, limit: float, *, first_word: float = FIRST_WORD) -> None:

@@ -65,7 +65,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class GpuReading:
     """What one look at the GPUs found."""
 
     view: GpuView
@@ -105,23 +105,23 @@ class Gpus:
         self._count = 0
         self._start_at = 0.0
 
-    async def look(self) -> Look:
+    async def look(self) -> GpuReading:
         """Ask once; never takes longer than the limit, whatever the driver does."""
         if self.lost:
-            return Look(GpuView.LOST, self.lost)
+            return GpuReading(GpuView.LOST, self.lost)
         if self._reply is None or self._reply.done():  # an answer that came late is an old one
             try:
                 self._ask()
             except OSError as error:
-                return Look(GpuView.ABSENT, f"the NVIDIA driver cannot be asked: {error}")
+                return GpuReading(GpuView.ABSENT, f"the NVIDIA driver cannot be asked: {error}")
         if self._reply is None:
-            return Look(GpuView.ABSENT, "the process that asks the NVIDIA driver keeps dying")
+            return GpuReading(GpuView.ABSENT, "the process that asks the NVIDIA driver keeps dying")
         try:
             async with asyncio.timeout(self._limit):
                 reply = await asyncio.shield(self._reply)
         except TimeoutError:
             waited = time.monotonic() - self._asked_at
-            return Look(
+            return GpuReading(
                 GpuView.UNRESPONSIVE,
                 f"a call into the NVIDIA driver has not returned for {waited:.0f} s",
             )
@@ -151,17 +151,19 @@ class Gpus:
             self._talk.close()
 
 
-def _understood(reply: Mapping[str, Any]) -> Look:
+def _understood(reply: Mapping[str, Any]) -> GpuReading:
     if "error" in reply:
         view = GpuView.LOST if reply.get("lost") else GpuView.ABSENT
-        return Look(view, str(reply["error"]))
+        return GpuReading(view, str(reply["error"]))
     try:
         devices = tuple(map(Device.parse, reply["devices"]))
         driver, cuda = str(reply["driver"]), str(reply["cuda"])
     except (KeyError, TypeError, ValueError) as error:
         # A child of another version: servicekit was updated under a service that runs.
-        return Look(GpuView.ABSENT, f"the answer of the driver's child is not understood: {error}")
-    return Look(GpuView.PRESENT, devices=devices, driver=driver, cuda=cuda)
+        return GpuReading(
+            GpuView.ABSENT, f"the answer of the driver's child is not understood: {error}"
+        )
+    return GpuReading(GpuView.PRESENT, devices=devices, driver=driver, cuda=cuda)
 
 
 class XidWatch:

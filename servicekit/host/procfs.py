@@ -191,7 +191,7 @@ def account(uid: int) -> str:
         return f"uid {uid}"
 
 
-class Memory:
+class ProcessReader:
     """Reads command lines and environments, none of which can make the caller wait for long.
 
     A daemon thread reads; when it does not come back, the process that it waits for is not read

@@ -27,7 +27,7 @@ _MAPPED: Final = re.compile(rb" (\d+) +(%b/[^/\n]+)$" % DIRECTORY.encode(), re.M
 class SharedMemory:
     """Remembers which files of one engine are in shared memory."""
 
-    def __init__(self, memory: procfs.Memory) -> None:
+    def __init__(self, memory: procfs.ProcessReader) -> None:
         self._memory = memory
         self._older: set[int] = set()
         """Inodes of what was there before the engine."""
@@ -66,7 +66,7 @@ class SharedMemory:
         return tuple(removed)
 
 
-def used_by(pids: Iterable[int], memory: procfs.Memory) -> dict[str, int]:
+def used_by(pids: Iterable[int], memory: procfs.ProcessReader) -> dict[str, int]:
     """Find the files in shared memory that `pids` have open or mapped: inodes by path."""
     pids = [*pids]
     links = {link for pid in pids for link in procfs.links(pid)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListeningSocket:
     """A listening TCP socket."""
 
     address: str
@@ -27,14 +27,14 @@ class Listener:
 _LISTEN: Final = b"0A"
 
 
-def listeners(host: str, port: int) -> tuple[Listener, ...]:
+def listeners(host: str, port: int) -> tuple[ListeningSocket, ...]:
     """Find the sockets that a connection to `host` and `port` reaches.
 
     The kernel prefers the most exact address; of several sockets with the same one, which is
     allowed when all agree, each gets a share of the connections.
     """
     exact = "/proc/net/tcp6" if ":" in host else "/proc/net/tcp"
-    found: tuple[Listener, ...] = ()
+    found: tuple[ListeningSocket, ...] = ()
     for table in (exact, *({"/proc/net/tcp", "/proc/net/tcp6"} - {exact})):
         found += tuple(_listening(table, port))
         if matching := tuple(one for one in found if one.address == host):
@@ -45,7 +45,7 @@ def listeners(host: str, port: int) -> tuple[Listener, ...]:
     return ()
 
 
-def _listening(table: str, port: int) -> Iterator[Listener]:
+def _listening(table: str, port: int) -> Iterator[ListeningSocket]:
     wanted = f":{port:04X}".encode()
     try:
         content = Path(table).read_bytes()
@@ -55,7 +55,7 @@ def _listening(table: str, port: int) -> Iterator[Listener]:
         _, local, _, state, _, _, _, uid, _, inode, *_ = line.split()
         if state == _LISTEN and local.endswith(wanted):
             address = _address(local.partition(b":")[0].decode())
-            yield Listener(address, int(inode), int(uid))
+            yield ListeningSocket(address, int(inode), int(uid))
 
 
 def _address(words: str) -> str:

@@ -266,15 +266,15 @@ async def _first_line(port: int) -> bytes:
 
 async def _identify(report: Report, port: int, expected: Expected) -> Report:
     """See whether one of the profiles that are known for the port is what answers."""
-    from servicekit.watchdog.events import Miss
-    from servicekit.watchdog.probe import Missed, Prober
+    from servicekit.watchdog.events import ProbeFailure
+    from servicekit.watchdog.probe import NotReady, Prober
 
     missed = []
     for profile, api_key in expected.profiles:
         recipe = profile.model_copy(update={"host": LOOPBACK, "port": port})
         async with Prober(recipe, api_key=api_key) as prober:
             found = await (prober.gate() if expected.deep else prober.identity())
-        if not isinstance(found, Missed):
+        if not isinstance(found, NotReady):
             did = (
                 f"answered {found.completion.completion_tokens} tokens"
                 if found is not None
@@ -284,7 +284,7 @@ async def _identify(report: Report, port: int, expected: Expected) -> Report:
             return replace(report, why=f'"{name}" {did} through the tunnel', served_name=name)
         missed.append(found)
     # The reason that is nearest to an answer: a model that does not answer before another model.
-    other = {Miss.WRONG_MODEL: 2, Miss.UNAUTHORIZED: 1}
+    other = {ProbeFailure.WRONG_MODEL: 2, ProbeFailure.UNAUTHORIZED: 1}
     nearest = min(missed, key=lambda miss: other.get(miss.miss, 0))
     state = Standing.UP if nearest.miss in other else Standing.ENGINE_DOWN
     return replace(report, state=state, why=f"the tunnel stands; the engine: {nearest.sentence}")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from servicekit.host.procfs import Stat
 
-Key: TypeAlias = tuple[int, int]
+ProcessKey: TypeAlias = tuple[int, int]
 """Pid, and start time in ticks since boot: what no other process has before the next boot."""
 
 
-class Kin:
+class AdoptedProcesses:
     """The processes that a service's runs have written down in the file at `path`.
 
     `boot_id` and `pid1_started` tell of which machine, and of which container on it, pids and start
@@ -37,7 +37,7 @@ class Kin:
         self.known = self._written = self._read()
         """Those of earlier runs, alive or not."""
 
-    def _read(self) -> frozenset[Key]:
+    def _read(self) -> frozenset[ProcessKey]:
         try:
             told = json.loads(untrusted.read(self._path))
             keys = frozenset((int(pid), int(started)) for pid, started in told["processes"])

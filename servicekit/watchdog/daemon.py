@@ -27,12 +27,12 @@ from servicekit.places import Scope, spelt
 from servicekit.profiles import credentials
 from servicekit.text import printable
 from servicekit.watchdog import evidence, history, ledger
-from servicekit.watchdog.adopted import Kin
+from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.engine import (
     Activity,
     Census,
     EngineProcess,
-    Lines,
+    LineSplitter,
     Marker,
     become_subreaper,
     delegated_cgroup,
@@ -46,13 +46,13 @@ from servicekit.watchdog.engine import (
 from servicekit.watchdog.events import (
     EngineExited,
     FaultSeen,
-    GateMissed,
-    GatePassed,
     LaunchFailedError,
-    Phase,
     Policy,
+    ProbeFailed,
+    ProbePassed,
     Progressed,
     Published,
+    RunPhase,
     Sign,
     Started,
     StopRequested,
@@ -72,9 +72,9 @@ if TYPE_CHECKING:
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
     from servicekit.watchdog.engine import PortHolder
-    from servicekit.watchdog.events import Memory, Survey, View
+    from servicekit.watchdog.events import Memory, SurveyResult, View
     from servicekit.watchdog.evidence import Received
-    from servicekit.watchdog.examiner import Examiner
+    from servicekit.watchdog.monitor import EngineMonitor
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
@@ -90,7 +90,7 @@ STATUS_EVERY: Final = 1.0
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
 FIGURES: Final = re.compile(r"\d+")
-UP: Final = frozenset({Phase.SERVING, Phase.AILING})
+UP: Final = frozenset({RunPhase.SERVING, RunPhase.DEGRADED})
 
 
 def watch(profile: Profile, places: Places) -> ExitCode:
@@ -125,7 +125,7 @@ class Watchdog:
         self._marker = Marker(profile.name, self._id, str(places.state / profile.name))
         self._shared = SharedMemory(self._census.memory)
         self._engine: EngineProcess | None = None
-        self._lines = Lines()
+        self._lines = LineSplitter()
         self._closing = AsyncExitStack()
         self._ooms = [evidence.oom_kills(cgroups.own())] * 2
         """Counted two looks ago, and at the last: what is older explains no end of now."""
@@ -134,7 +134,9 @@ class Watchdog:
         kin = None
         if self._delegated is None:
             path = self._ledger.path.with_name("kin.json")
-            kin = Kin(path, boot_id=self._boot_id, pid1_started=evidence.pid1_started())
+            kin = AdoptedProcesses(
+                path, boot_id=self._boot_id, pid1_started=evidence.pid1_started()
+            )
         self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated, kin=kin)
         self._loop = Loop(self._policy, self)
         self._launched_at = 0.0
@@ -256,24 +258,24 @@ class Watchdog:
         sweep(processes)
         reap_adopted(self._census, self._engine)
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SurveyResult:
         """See `World.survey`."""
         engine = self._alive()
         found = await self._surveyor.look(engine)
         reap_adopted(self._census, self._engine, self._surveyor.processes)
-        left = (process.pid for process in found.leftovers)
+        left = (process.pid for process in found.orphans)
         self._shared.look(left if engine is None else self._surveyor.members)
-        if engine is None and not found.leftovers and (files := self._shared.clear()):
+        if engine is None and not found.orphans and (files := self._shared.clear()):
             self._say(f"removed what the engine left behind: {', '.join(files)}", Priority.WARNING)
         return found
 
-    async def try_gate(self) -> GatePassed | GateMissed:
-        """See `World.try_gate`."""
-        return await self._examiner.gate()
+    async def probe(self) -> ProbePassed | ProbeFailed:
+        """See `World.probe`."""
+        return await self._monitor.gate()
 
     async def read_counters(self) -> Counters | None:
         """See `World.read_counters`."""
-        return await self._examiner.counters()
+        return await self._monitor.counters()
 
     def report_ready(self) -> None:
         """See `World.report_ready`."""
@@ -301,7 +303,7 @@ class Watchdog:
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
         """See `World.changed`: ledger first, then state file and manager, then the log."""
-        if now.phase in UP and before.phase is Phase.LOADING:
+        if now.phase in UP and before.phase is RunPhase.LOADING:
             self._ready_seconds = round(time.monotonic() - self._launched_at, 3)
         self._record(before, now, seen)
         state_changed = view(before).state is not seen.state or before.since == 0.0
@@ -333,12 +335,12 @@ class Watchdog:
         write = self._note
         if now.boot != before.boot:
             write(Kind.PHASE, boot=now.boot)
-        if now.phase in UP and before.phase is Phase.LOADING:
+        if now.phase in UP and before.phase is RunPhase.LOADING:
             context = context_fields(now.contexts)
             write(Kind.READY, seconds=self._ready_seconds, context=context)
         if seen.reasons and seen.reasons != view(before).reasons:
             write(Kind.DEGRADED, reasons=list(seen.reasons), sentence=seen.why)
-        if now.phase is Phase.SERVING and before.phase is Phase.AILING:
+        if now.phase is RunPhase.SERVING and before.phase is RunPhase.DEGRADED:
             write(Kind.RECOVERED)
         if now.stop is not None and before.stop is None:
             write(Kind.STOPPING, cause=now.stop.cause, sentence=now.stop.sentence)
@@ -347,7 +349,7 @@ class Watchdog:
             write(Kind.FAULT, cause=fault.cause, sentence=fault.sentence)
         if now.code is not None:
             cause = fault.cause if fault else None
-            write(Kind.GONE, code=int(now.code), cause=cause, remains=now.remains)
+            write(Kind.GONE, code=int(now.code), cause=cause, unsettled=now.unsettled)
 
     def _publish(self, now: Memory, seen: View) -> None:
         profile, stat = self._profile, procfs.stat(os.getpid())
@@ -461,7 +463,7 @@ class Watchdog:
         if not data:
             asyncio.get_running_loop().remove_reader(engine.output)
             return
-        self._examiner.read(data)
+        self._monitor.read(data)
 
     def _exited(self) -> None:
         """Take the engine's end: its last lines first, then why."""
@@ -473,7 +475,7 @@ class Watchdog:
         for _ in range(LAST_READS):
             self._read_output()
         oom = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
-        self._loop.post(EngineExited(time.monotonic(), self._examiner.why(status, oom)))
+        self._loop.post(EngineExited(time.monotonic(), self._monitor.why(status, oom)))
 
     def _signalled(self, received: Received) -> None:
         managers = {1, self._parent, os.getppid()}
@@ -497,7 +499,7 @@ class Watchdog:
         """Look now and then for signs that a loading engine gets on."""
         before, downloads, at = Activity(), 0, time.monotonic()
         cache = Path(self._places.cache) / "huggingface"
-        while self._loop.memory.phase in {Phase.HOLDING, Phase.LOADING}:
+        while self._loop.memory.phase in {RunPhase.HOLDING, RunPhase.LOADING}:
             await asyncio.sleep(LOADING_LOOK)
             engine, now = self._alive(), time.monotonic()
             if engine is None:
@@ -516,7 +518,10 @@ class Watchdog:
         Apart from the other looks, which must not wait for a slow driver.
         """
         most = 0
-        while self._profile.gpus and self._loop.memory.phase in {Phase.HOLDING, Phase.LOADING}:
+        while self._profile.gpus and self._loop.memory.phase in {
+            RunPhase.HOLDING,
+            RunPhase.LOADING,
+        }:
             await asyncio.sleep(LOADING_LOOK)
             if self._alive() is None:
                 continue
@@ -531,11 +536,11 @@ class Watchdog:
             self._loop.post(FaultSeen(time.monotonic(), fault))
 
     @cached_property
-    def _examiner(self) -> Examiner:
+    def _monitor(self) -> EngineMonitor:
         """Examines the engine. Made when there is one: its module says why not before."""
-        from servicekit.watchdog.examiner import Examiner
+        from servicekit.watchdog.monitor import EngineMonitor
 
-        examiner = Examiner(
+        examiner = EngineMonitor(
             self._profile,
             self._loop.post,
             api_key=self._secrets.get(self._profile.api_key or ""),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from servicekit.host.child import ExitStatus
     from servicekit.host.procfs import Stat
-    from servicekit.watchdog.adopted import Kin
+    from servicekit.watchdog.adopted import AdoptedProcesses
 
 VARIABLE: Final = "SERVICEKIT_RUN"
 """Environment variable that carries the marker of a run."""
@@ -138,7 +138,7 @@ def download_bytes(cache: Path) -> int:
     return total
 
 
-class Lines:
+class LineSplitter:
     """Cuts an engine's output into lines; progress bars, which return instead, make lines too."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Census:
     """
 
     def __init__(self) -> None:
-        self.memory = procfs.Memory()
+        self.memory = procfs.ProcessReader()
         self._markers: dict[tuple[int, int], Marker | None] = {}
         self._marked: tuple[Mapping[int, Stat], dict[int, Marker]] = {}, {}
         """The last look whose markers were wanted, and those."""
@@ -419,13 +419,13 @@ def reap_adopted(
     return tuple(reaped)
 
 
-def leftovers(
+def orphans(
     marker: Marker,
     *,
     census: Census,
     live: EngineProcess | None = None,
     delegated: Path | None = None,
-    kin: Kin | None = None,
+    kin: AdoptedProcesses | None = None,
     processes: Mapping[int, Stat] | None = None,
 ) -> tuple[Process, ...]:
     """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from servicekit.profiles.vocabulary import Reason
 
 
-class Phase(StrEnum):
-    """Where a run is: only ever forward, but between serving and ailing."""
+class RunPhase(StrEnum):
+    """Where a run is: only ever forward, but between serving and degraded."""
 
     HOLDING = "holding"
     LOADING = "loading"
     SERVING = "serving"
-    AILING = "ailing"
+    DEGRADED = "degraded"
     STOPPING = "stopping"
     KILLING = "killing"
     SETTLING = "settling"
@@ -44,7 +44,7 @@ class Published(StrEnum):
     STOPPED = "stopped"
 
 
-class Miss(StrEnum):
+class ProbeFailure(StrEnum):
     """How an attempt at the gate came to nothing."""
 
     REFUSED = "refused"
@@ -79,12 +79,12 @@ class Policy:
     stall: float
     unfinished: float
     survey: float
-    ail_limit: float
+    condition_limit: float
     grace: float
     kill: float
     settle: float
     restart_on: frozenset[Reason]
-    stranger_allowance: int
+    foreign_allowance: int
     uses_gpu: bool
     on_wsl: bool = False
 
@@ -100,32 +100,32 @@ class Policy:
             stall=profile.watch.stall,
             unfinished=profile.watch.unfinished,
             survey=profile.watch.survey,
-            ail_limit=profile.watch.ail_limit,
+            condition_limit=profile.watch.ail_limit,
             grace=profile.stop.grace,
             kill=profile.stop.kill,
             settle=profile.stop.settle,
             restart_on=frozenset(profile.restart.on),
-            stranger_allowance=profile.watch.stranger_allowance,
+            foreign_allowance=profile.watch.stranger_allowance,
             uses_gpu=bool(profile.gpus),
             on_wsl=on_wsl,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class SurveyResult:
     """One look at who holds what this run needs."""
 
-    leftovers: tuple[Process, ...] = ()
+    orphans: tuple[Process, ...] = ()
     """Ours, but not of the live engine: of an earlier run, or what the engine left behind."""
-    strangers: tuple[Process, ...] = ()
+    foreign: tuple[Process, ...] = ()
     """Hold VRAM on our GPUs and are not ours. Never touched."""
     port_holder: Process | None = None
     """Listens on our port and is no leftover. Not looked for while an engine lives."""
-    rival: str = ""
+    locked_by: str = ""
     """Another profile of servicekit that holds the lock on one of our GPUs."""
     gpu: GpuView = GpuView.NOT_USED
     gpu_note: str = ""
-    ownerless_mib: int = 0
+    unattributed_mib: int = 0
     """VRAM in use above this run's baseline that no living process accounts for."""
     engine_mib: int | None = None
     """VRAM that the engine's tree holds, where the driver tells."""
@@ -166,11 +166,11 @@ class TimePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class Surveyed:
-    """A `LookAround` came back; `asked_at` is when it was ordered."""
+class SurveyTaken:
+    """A `TakeSurvey` came back; `asked_at` is when it was ordered."""
 
     at: float
-    survey: Survey
+    survey: SurveyResult
     asked_at: float
 
 
@@ -212,7 +212,7 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class GatePassed:
+class ProbePassed:
     """Identity, ownership and a bounded completion: the engine really answers."""
 
     at: float
@@ -220,11 +220,11 @@ class GatePassed:
 
 
 @dataclass(frozen=True, slots=True)
-class GateMissed:
+class ProbeFailed:
     """An attempt at the gate came to nothing; `identified` says that the right model was listed."""
 
     at: float
-    miss: Miss
+    miss: ProbeFailure
     sentence: str
     identified: bool = False
 
@@ -274,7 +274,7 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class ClockJumped:
-    """The machine slept, or all that runs on it was paused, for `seconds` that we have not seen."""
+    """The machine was suspended, or the watchdog was not scheduled, for `seconds`."""
 
     at: float
     seconds: float
@@ -283,12 +283,12 @@ class ClockJumped:
 Event: TypeAlias = (
     Started
     | TimePassed
-    | Surveyed
+    | SurveyTaken
     | Launched
     | LaunchFailed
     | Progressed
-    | GatePassed
-    | GateMissed
+    | ProbePassed
+    | ProbeFailed
     | CountersRead
     | Observed
     | EngineExited
@@ -302,13 +302,13 @@ Event: TypeAlias = (
 
 
 @dataclass(frozen=True, slots=True)
-class LookAround:
-    """Survey leftovers, GPU and port; answer with `Surveyed`. Never more than one at a time."""
+class TakeSurvey:
+    """Survey orphans, GPU and port; answer with `SurveyTaken`. Never more than one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """SIGKILL these leftovers, each checked again by its marker and start time."""
+    """SIGKILL these orphans, each checked again by its marker and start time."""
 
     processes: tuple[Process, ...]
 
@@ -319,12 +319,12 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class TryGate:
-    """Try the gate within the profile's deadline; answer with `GatePassed` or `GateMissed`."""
+class RunProbe:
+    """Try the gate within the profile's deadline; answer with `ProbePassed` or `ProbeFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
-class CancelGate:
+class CancelProbe:
     """Drop the attempt under way, if there is one; it answers nothing."""
 
 
@@ -363,11 +363,11 @@ class Exit:
 
 
 Action: TypeAlias = (
-    LookAround
+    TakeSurvey
     | Sweep
     | Launch
-    | TryGate
-    | CancelGate
+    | RunProbe
+    | CancelProbe
     | ReadCounters
     | Terminate
     | Kill
@@ -379,7 +379,7 @@ Actions: TypeAlias = tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ail:
+class Condition:
     """One reason for being degraded, since when, and in what words."""
 
     reason: Reason
@@ -391,7 +391,7 @@ class Ail:
 class Memory:
     """All that a run remembers."""
 
-    phase: Phase = Phase.HOLDING
+    phase: RunPhase = RunPhase.HOLDING
     since: float = 0.0
     """When the phase was entered."""
     hold_until: float = 0.0
@@ -424,7 +424,7 @@ class Memory:
 
     misses: int = 0
     """Misses of the same kind in a row."""
-    miss: Miss | None = None
+    miss: ProbeFailure | None = None
     missed: str = ""
     """The last miss, in words."""
     miss_since: float = 0.0
@@ -439,15 +439,15 @@ class Memory:
     finished_at: float = 0.0
     """When a completion, ours or a user's, was last known to finish."""
 
-    slept: str = ""
+    suspended: str = ""
     """The sleep of the machine, in words, since which the engine has not answered."""
-    ails: tuple[Ail, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     fault: Fault | None = None
     stop: Fault | None = None
     """The request to stop, when there was one."""
-    terms: int = 0
+    sigterms_sent: int = 0
     grace: float = 0.0
-    remains: str = ""
+    unsettled: str = ""
     """What is still there of the engine, while settling."""
     code: ExitCode | None = None
 
@@ -457,7 +457,7 @@ class View:
     """What the world may know of a run at one moment."""
 
     state: Published
-    phase: Phase
+    phase: RunPhase
     why: str
     cause: Cause | None = None
     reasons: tuple[Reason, ...] = ()

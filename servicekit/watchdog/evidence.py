@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.host import procfs
-from servicekit.host.bounded import MuteError, output
+from servicekit.host.bounded import NoReplyError, output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -84,7 +84,7 @@ class SignalWatch:
         self._deliver = deliver
         self._ended = False
         signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-        self._memory = procfs.Memory()
+        self._memory = procfs.ProcessReader()
         self._thread = threading.Thread(target=self._wait, name="signals", daemon=True)
         self._thread.start()
 
@@ -142,7 +142,7 @@ async def _state_of(limit: float, *options: str) -> str:
     """Return systemd's word for its own state, "" when it does not know or answer in time."""
     try:
         said = await output(["systemctl", *options, "is-system-running"], limit=limit)
-    except MuteError:
+    except NoReplyError:
         return ""
     word = said.strip()
     return "" if word in {"unknown", "offline"} else word  # the bus is going, or gone

@@ -23,11 +23,11 @@ class Holders:
 
     engine_mib: int | None
     """`None` where that cannot be told."""
-    leftovers: Mapping[int, int | None]
+    orphans: Mapping[int, int | None]
     """By pid."""
-    strangers: Mapping[int, int | None]
+    foreign: Mapping[int, int | None]
     """By pid; 0 stands for processes outside our pid namespace."""
-    ownerless_mib: int
+    unattributed_mib: int
     """In use above the baseline, and no living process accounts for it."""
     baseline: Mapping[str, int] = field(default_factory=dict)
     """MiB in use by nobody, by UUID: the least that was ever seen."""
@@ -37,7 +37,7 @@ def attribute(
     devices: Iterable[Device],
     *,
     engine: Collection[int] | None,
-    leftovers: Collection[int],
+    orphans: Collection[int],
     living: Mapping[int, Stat],
     baseline: Mapping[str, int],
     whole_host: bool,
@@ -48,10 +48,10 @@ def attribute(
     seen, and `whole_host` whether that is every process there is. What the driver cannot attribute
     is judged by what is in use above `baseline`: the engine's while there is one, else nobody's.
     """
-    of_engine = ownerless = 0
+    of_engine = unattributed = 0
     told = True
     left: dict[int, int | None] = {}
-    strangers: dict[int, int | None] = {}
+    foreign: dict[int, int | None] = {}
     least = dict(baseline)
     for device in devices:
         listed = accounted = 0
@@ -60,12 +60,12 @@ def attribute(
             known = known and mib is not None
             if engine is not None and pid in engine:
                 listed += mib or 0
-            elif pid in leftovers:
+            elif pid in orphans:
                 left[pid] = _sum(left.get(pid, 0), mib)
                 accounted += mib or 0
             elif pid in living or not whole_host:
                 owner = pid if pid in living else 0
-                strangers[owner] = _sum(strangers.get(owner, 0), mib)
+                foreign[owner] = _sum(foreign.get(owner, 0), mib)
                 accounted += mib or 0
         if device.used is None:  # memory shared with the CPU: what is free there tells nothing
             of_engine += listed
@@ -80,8 +80,8 @@ def attribute(
         of_engine += listed
         if known or engine is None:
             least[device.uuid] = min(rest, rest if base is None else base)
-        ownerless += max(0, rest - least.get(device.uuid, rest))
-    return Holders(of_engine if told else None, left, strangers, ownerless, least)
+        unattributed += max(0, rest - least.get(device.uuid, rest))
+    return Holders(of_engine if told else None, left, foreign, unattributed, least)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -90,7 +90,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def holds_gpu(
     process: Stat,
-    memory: procfs.Memory,
+    memory: procfs.ProcessReader,
     *,
     links: Callable[[int], Iterable[str]] = procfs.links,
     threads: Callable[[int], Iterable[int]] = procfs.threads,
@@ -120,5 +120,5 @@ class GpuSight(NamedTuple):
     """What a survey asks beside the driver's list of processes."""
 
     whole_host: Callable[[], bool] = sees_whole_host
-    holds: Callable[[Stat, procfs.Memory], bool] = holds_gpu
+    holds: Callable[[Stat, procfs.ProcessReader], bool] = holds_gpu
     faults: Callable[[tuple[str, ...]], AsyncIterator[Xid]] = xids

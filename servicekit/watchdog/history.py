@@ -58,7 +58,7 @@ def holdoff(records: Iterable[Record], at: datetime, policy: Restart) -> Holdoff
             restarts += 1
         elif record.kind is Kind.READY:
             ready.setdefault(record.run, record.at)
-        elif record.kind is Kind.FORGIVEN:
+        elif record.kind is Kind.RESET:
             faults, restarts = [], 0
         elif record.kind in {Kind.FAULT, Kind.GONE}:
             since = ready.get(record.run, record.at)
@@ -109,7 +109,7 @@ def unfinished(
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSummary:
     """One run, as its records tell it."""
 
     run: str
@@ -125,7 +125,7 @@ class Run:
     """Seconds in each boot phase that was left again, by its name."""
 
 
-def runs(records: Iterable[Record]) -> tuple[Run, ...]:
+def runs(records: Iterable[Record]) -> tuple[RunSummary, ...]:
     """Sum each run up, oldest first."""
     of_run: dict[str, list[Record]] = {}
     for record in records:
@@ -134,7 +134,7 @@ def runs(records: Iterable[Record]) -> tuple[Run, ...]:
     return tuple(_summed(run, told) for run, told in of_run.items())
 
 
-def _summed(run: str, told: Sequence[Record]) -> Run:
+def _summed(run: str, told: Sequence[Record]) -> RunSummary:
     first: dict[Kind, Record] = {}
     for record in told:
         first.setdefault(record.kind, record)
@@ -146,7 +146,7 @@ def _summed(run: str, told: Sequence[Record]) -> Run:
         if entered.kind is Kind.PHASE:
             name = str(entered.fields.get("boot", ""))
             phases[name] = phases.get(name, 0.0) + _seconds(entered, left)
-    return Run(
+    return RunSummary(
         run=run,
         began=told[0].at,
         ended=gone.at if gone else None,

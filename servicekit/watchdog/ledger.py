@@ -55,10 +55,12 @@ class Kind(StrEnum):
     """The run failed, by `cause`. For a run that was cut off it is written by the next one."""
     GONE = "gone"
     """The run is over, with `code`: nothing of it is left."""
-    FORGIVEN = "forgiven"
+    RESET = "reset"
     """An operator started the service: earlier faults no longer count."""
 
 
+# As version 0.1 wrote them.
+_OLD_KINDS: Final = {"forgiven": Kind.RESET}
 _CAUSES: Final = {cause.value: cause for cause in Cause}
 
 UNCOUNTED: Final = frozenset(
@@ -115,7 +117,8 @@ class Record:
             data = json.loads(line)
             at = datetime.fromisoformat(data.pop("at"))
             boot_id, run, kind = (str(data.pop(key)) for key in ("boot_id", "run", "kind"))
-            return cls(at if at.tzinfo else at.replace(tzinfo=UTC), boot_id, run, Kind(kind), data)
+            known = _OLD_KINDS.get(kind) or Kind(kind)
+            return cls(at if at.tzinfo else at.replace(tzinfo=UTC), boot_id, run, known, data)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
@@ -211,13 +214,13 @@ class Ledger:
         os.close(self._lock)
 
 
-def forgive(path: Path, *, boot_id: str) -> None:
+def reset_faults(path: Path, *, boot_id: str) -> None:
     """Note that an operator starts the service: what failed before no longer counts.
 
     It may be called beside a watchdog: one short line is appended as a whole. Where there is no
     ledger there is nothing to forgive.
     """
-    record = Record(now(), boot_id, "", Kind.FORGIVEN)
+    record = Record(now(), boot_id, "", Kind.RESET)
     with suppress(FileNotFoundError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:

@@ -11,27 +11,27 @@ import time
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from servicekit.watchdog.events import (
-    CancelGate,
+    CancelProbe,
     ClockJumped,
     CountersRead,
     Exit,
     ExtendTimeout,
-    GateMissed,
-    GatePassed,
     Kill,
     Launch,
     Launched,
     LaunchFailed,
     LaunchFailedError,
-    LookAround,
     Memory,
+    ProbeFailed,
+    ProbePassed,
     ReadCounters,
     ReportReady,
-    Surveyed,
+    RunProbe,
+    SurveyTaken,
     Sweep,
+    TakeSurvey,
     Terminate,
     TimePassed,
-    TryGate,
 )
 from servicekit.watchdog.state import step, view, wake_at
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Counters
     from servicekit.errors import ExitCode
     from servicekit.host.facts import Process
-    from servicekit.watchdog.events import Action, Event, Policy, Started, Survey, View
+    from servicekit.watchdog.events import Action, Event, Policy, Started, SurveyResult, View
 
 JUMP: Final = 5.0
 """Seconds that wall-clock and monotonic time may drift apart between two looks, or that the loop
-may wake too late; more is a machine that slept, or a pause of everything that runs on it."""
+may wake too late; more is a machine that suspended, or a pause of everything that runs on it."""
 
 
 class World(Protocol):
@@ -61,12 +61,12 @@ class World(Protocol):
         """SIGKILL to the engine's whole tree."""
 
     def sweep(self, processes: tuple[Process, ...]) -> None:
-        """SIGKILL leftovers, each checked again."""
+        """SIGKILL orphans, each checked again."""
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SurveyResult:
         """Look who holds what this run needs, within a bound of its own."""
 
-    async def try_gate(self) -> GatePassed | GateMissed:
+    async def probe(self) -> ProbePassed | ProbeFailed:
         """Try the gate within its deadline."""
 
     async def read_counters(self) -> Counters | None:
@@ -94,7 +94,7 @@ class Loop:
         self._memory = Memory()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._gate: asyncio.Task[None] | None = None
-        self._answer: GatePassed | GateMissed | None = None
+        self._answer: ProbePassed | ProbeFailed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._drift = _drift()
         self._back_at = time.monotonic()
@@ -153,7 +153,7 @@ class Loop:
         return max((seconds for seconds in (late, jump) if seconds > JUMP), default=0.0)
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, GatePassed | GateMissed) and event is not self._answer:
+        if isinstance(event, ProbePassed | ProbeFailed) and event is not self._answer:
             return  # of an attempt that was cancelled while its answer waited here
         before = self._memory
         self._memory, actions = step(self._policy, before, event)
@@ -165,15 +165,15 @@ class Loop:
 
     def _perform(self, action: Action) -> None:  # noqa: C901, PLR0912 - one row per order
         match action:
-            case LookAround():
+            case TakeSurvey():
                 self._spawn(self._look(time.monotonic()))
             case Sweep(processes):
                 self._world.sweep(processes)
             case Launch():
                 self._launch()
-            case TryGate():
+            case RunProbe():
                 self._gate = self._spawned(self._try())
-            case CancelGate():
+            case CancelProbe():
                 self._answer = None
                 if self._gate is not None:
                     self._gate.cancel()
@@ -202,10 +202,10 @@ class Loop:
 
     async def _look(self, asked_at: float) -> None:
         survey = await self._world.survey()
-        self.post(Surveyed(time.monotonic(), survey, asked_at))
+        self.post(SurveyTaken(time.monotonic(), survey, asked_at))
 
     async def _try(self) -> None:
-        self._answer = answer = await self._world.try_gate()
+        self._answer = answer = await self._world.probe()
         self.post(answer)
 
     async def _read(self) -> None:

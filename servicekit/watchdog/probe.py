@@ -22,7 +22,7 @@ from servicekit import __version__
 from servicekit.engines import engine
 from servicekit.engines.base import FINISH_REASONS, Contexts, ShapeError
 from servicekit.engines.shapes import names_listed, quote
-from servicekit.watchdog.events import Miss
+from servicekit.watchdog.events import ProbeFailure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -69,16 +69,16 @@ class Passed:
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class NotReady:
     """It does not; `identified` tells that the right model was listed before the attempt failed."""
 
-    miss: Miss
+    miss: ProbeFailure
     sentence: str
     identified: bool = False
 
 
-class _MissedError(Exception):
-    def __init__(self, miss: Miss, sentence: str) -> None:
+class _NotReadyError(Exception):
+    def __init__(self, miss: ProbeFailure, sentence: str) -> None:
         super().__init__(sentence)
         self.miss = miss
         self.sentence = sentence
@@ -137,7 +137,7 @@ class Prober:
         """Close every connection."""
         await self._client.aclose()
 
-    async def gate(self) -> Passed | Missed:
+    async def gate(self) -> Passed | NotReady:
         """Try the whole gate within the profile's `probe.deadline`.
 
         The look at the VRAM comes after it and has a bound of its own: a driver that does not
@@ -161,13 +161,13 @@ class Prober:
             await self._check_vram()
         except TimeoutError:
             sentence = f"no answer to {stage} within {self._profile.probe.deadline:g} s"
-            return Missed(Miss.UNANSWERED, sentence, identified)
-        except _MissedError as missed:
-            return Missed(missed.miss, missed.sentence, identified)
+            return NotReady(ProbeFailure.UNANSWERED, sentence, identified)
+        except _NotReadyError as missed:
+            return NotReady(missed.miss, missed.sentence, identified)
         self._passed, self._physical = True, contexts.physical
         return Passed(contexts, completion)
 
-    async def identity(self) -> Missed | None:
+    async def identity(self) -> NotReady | None:
         """Only ask whether the right model is listed: alive, not ready. `None` when it is."""
         try:
             async with asyncio.timeout(self._profile.probe.deadline):
@@ -175,9 +175,9 @@ class Prober:
                 await self._identify()
         except TimeoutError:
             sentence = f"no answer to /v1/models within {self._profile.probe.deadline:g} s"
-            return Missed(Miss.UNANSWERED, sentence)
-        except _MissedError as missed:
-            return Missed(missed.miss, missed.sentence)
+            return NotReady(ProbeFailure.UNANSWERED, sentence)
+        except _NotReadyError as missed:
+            return NotReady(missed.miss, missed.sentence)
         return None
 
     async def counters(self) -> Counters | None:
@@ -189,7 +189,7 @@ class Prober:
             async with asyncio.timeout(COUNTERS_DEADLINE):
                 status, body = await self._get(path)
             return self._engine.counters(body) if status == HTTPStatus.OK else None
-        except (TimeoutError, _MissedError, ShapeError):
+        except (TimeoutError, _NotReadyError, ShapeError):
             return None
 
     async def _check_owner(self) -> None:
@@ -197,10 +197,10 @@ class Prober:
         port = self._profile.port
         match found.owner:
             case Owner.NOBODY:
-                raise _MissedError(Miss.REFUSED, f"nothing listens on port {port}")
+                raise _NotReadyError(ProbeFailure.REFUSED, f"nothing listens on port {port}")
             case Owner.FOREIGN:
                 sentence = f"port {port} is answered by {found.who}, which is not of this run"
-                raise _MissedError(Miss.NOT_OURS, sentence)
+                raise _NotReadyError(ProbeFailure.NOT_OURS, sentence)
             case Owner.OURS | Owner.UNKNOWN:
                 return
 
@@ -212,13 +212,13 @@ class Prober:
                 return models
             names = names_listed(models)
         except ShapeError as error:
-            raise _MissedError(Miss.GARBAGE, f"/v1/models: {error}") from None
+            raise _NotReadyError(ProbeFailure.GARBAGE, f"/v1/models: {error}") from None
         name = self._profile.served_name
         listed = quote(", ".join(f'"{each}"' for each in names)) or "nothing"
         sentence = f'serves {listed}, not "{name}"'
         if name in names:  # an engine that tells what is behind the name
             sentence = f'serves another model than "{self._profile.model}" as "{name}"'
-        raise _MissedError(Miss.WRONG_MODEL, sentence)
+        raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
 
     async def _complete(self) -> Completion:
         request = self._engine.completion_request(self._profile)
@@ -227,10 +227,10 @@ class Prober:
         try:
             completion = self._engine.completion(body)
         except ShapeError as error:
-            raise _MissedError(Miss.GARBAGE, f"the completion: {error}") from None
+            raise _NotReadyError(ProbeFailure.GARBAGE, f"the completion: {error}") from None
         if not self._engine.answers_as(completion.model, self._profile):
             sentence = f'answers as "{quote(completion.model)}", not "{self._profile.served_name}"'
-            raise _MissedError(Miss.WRONG_MODEL, sentence)
+            raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
         self._check_answer(completion)
         return completion
 
@@ -241,16 +241,18 @@ class Prober:
         """
         text = completion.text.strip()
         if completion.completion_tokens < 1:
-            raise _MissedError(Miss.WRONG_ANSWER, "the completion has no tokens")
+            raise _NotReadyError(ProbeFailure.WRONG_ANSWER, "the completion has no tokens")
         if completion.finish_reason not in FINISH_REASONS:
             sentence = f'the completion ended by "{quote(completion.finish_reason)}"'
-            raise _MissedError(Miss.WRONG_ANSWER, sentence)
+            raise _NotReadyError(ProbeFailure.WRONG_ANSWER, sentence)
         if len(text) >= REPEATED_LEAST and len(set(text)) == 1:
-            raise _MissedError(Miss.REPEATED, f'the answer repeats one character: "{quote(text)}"')
+            raise _NotReadyError(
+                ProbeFailure.REPEATED, f'the answer repeats one character: "{quote(text)}"'
+            )
         expect = self._profile.probe.expect
         if expect is not None and text and not re.search(expect, text):
             sentence = f'the answer "{quote(text)}" does not match probe.expect "{expect}"'
-            raise _MissedError(Miss.WRONG_ANSWER, sentence)
+            raise _NotReadyError(ProbeFailure.WRONG_ANSWER, sentence)
 
     async def _pool(self) -> int | None:
         path = self._engine.pool_path
@@ -269,13 +271,13 @@ class Prober:
                 f"context is {effective} tokens (declared {contexts.declared}, "
                 f"physical {contexts.physical}), below context.minimum ({floor} tokens)"
             )
-            raise _MissedError(Miss.CONTEXT_TOO_SMALL, sentence)
+            raise _NotReadyError(ProbeFailure.CONTEXT_TOO_SMALL, sentence)
 
     async def _check_vram(self) -> None:
         if await self._holds_vram() is False:
             least = self._profile.watch.vram_minimum
             sentence = f"the engine holds less than {least} MiB of VRAM: it runs on the CPU"
-            raise _MissedError(Miss.CPU_FALLBACK, sentence)
+            raise _NotReadyError(ProbeFailure.CPU_FALLBACK, sentence)
 
     def _parsed(self, status: int, body: str, what: str) -> Any:  # noqa: ANN401 - parsed JSON
         if status != HTTPStatus.OK:
@@ -283,22 +285,24 @@ class Prober:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise _MissedError(Miss.GARBAGE, f"{what} is not JSON: {quote(body)}") from None
+            raise _NotReadyError(
+                ProbeFailure.GARBAGE, f"{what} is not JSON: {quote(body)}"
+            ) from None
 
     def _refuse(self, status: int, body: str, what: str) -> NoReturn:
         said = f"{what} is answered by {status}: {quote(body)}"
         match status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 sentence = f"{what} is answered by {status}: it wants another API key"
-                raise _MissedError(Miss.UNAUTHORIZED, sentence)
+                raise _NotReadyError(ProbeFailure.UNAUTHORIZED, sentence)
             case HTTPStatus.SERVICE_UNAVAILABLE | HTTPStatus.TOO_MANY_REQUESTS:
-                raise _MissedError(Miss.UNAVAILABLE, said)
+                raise _NotReadyError(ProbeFailure.UNAVAILABLE, said)
             case HTTPStatus.NOT_FOUND if "does not exist" in body:
-                raise _MissedError(Miss.WRONG_MODEL, said)
+                raise _NotReadyError(ProbeFailure.WRONG_MODEL, said)
             case _ if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise _MissedError(Miss.ERROR, said)
+                raise _NotReadyError(ProbeFailure.ERROR, said)
             case _:
-                raise _MissedError(Miss.GARBAGE, said)
+                raise _NotReadyError(ProbeFailure.GARBAGE, said)
 
     async def _get(self, path: str) -> tuple[int, str]:
         return await self._send("GET", path, None)
@@ -317,15 +321,15 @@ class Prober:
                     read += piece
                     if len(read) > BODY_LIMIT:
                         sentence = f"{path} answers more than {BODY_LIMIT} bytes"
-                        raise _MissedError(Miss.GARBAGE, sentence)
+                        raise _NotReadyError(ProbeFailure.GARBAGE, sentence)
                 return reply.status, read.decode("utf-8", "replace")
         except httpcore.ConnectError:
             sentence = f"nothing listens on port {self._profile.port}"
-            raise _MissedError(Miss.REFUSED, sentence) from None
+            raise _NotReadyError(ProbeFailure.REFUSED, sentence) from None
         except httpcore.RemoteProtocolError as error:
             cut = "disconnected" in str(error) or "closed" in str(error)
-            miss = Miss.ERROR if cut else Miss.GARBAGE
-            raise _MissedError(miss, f"{path}: {quote(str(error))}") from None
+            miss = ProbeFailure.ERROR if cut else ProbeFailure.GARBAGE
+            raise _NotReadyError(miss, f"{path}: {quote(str(error))}") from None
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             sentence = f"{path}: {quote(str(error) or type(error).__name__)}"
-            raise _MissedError(Miss.ERROR, sentence) from None
+            raise _NotReadyError(ProbeFailure.ERROR, sentence) from None

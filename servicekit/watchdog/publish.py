@@ -183,6 +183,8 @@ class State:
             data: dict[str, Any] = json.loads(text)
             known = {name: value for name, value in data.items() if name in names}
             known["reasons"] = tuple(known.get("reasons", ()))
+            if known.get("phase") == "ailing":  # as version 0.1 calls it
+                known["phase"] = "degraded"
             state = cls(**known)
             datetime.fromisoformat(state.since)
         except (ValueError, TypeError, AttributeError, RecursionError):

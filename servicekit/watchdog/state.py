@@ -3,7 +3,7 @@
 No clock, no I/O, no logging: every event carries its time (seconds of `CLOCK_MONOTONIC`), every
 order is a value that the loop performs. One run of the watchdog is one pass through the phases:
 
-    holding → loading → serving ⇄ ailing → stopping → killing → settling → gone
+    holding → loading → serving ⇄ degraded → stopping → killing → settling → gone
 
 and never back, since an engine that must be restarted is restarted by the service manager in a new
 run. After each event, whatever has come due by then is ordered (`_due`), so a deadline is data in
@@ -22,40 +22,40 @@ from servicekit.host.facts import GpuView
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     Actions,
-    Ail,
-    CancelGate,
+    CancelProbe,
     ClockJumped,
+    Condition,
     CountersRead,
     EngineExited,
     Event,
     Exit,
     ExtendTimeout,
     FaultSeen,
-    GateMissed,
-    GatePassed,
     Kill,
     Launch,
     Launched,
     LaunchFailed,
-    LookAround,
     Memory,
-    Miss,
     Observed,
-    Phase,
     Policy,
+    ProbeFailed,
+    ProbeFailure,
+    ProbePassed,
     Progressed,
     Published,
     ReadCounters,
     ReportReady,
+    RunPhase,
+    RunProbe,
     Sign,
     Started,
     StopRequested,
-    Survey,
-    Surveyed,
+    SurveyResult,
+    SurveyTaken,
     Sweep,
+    TakeSurvey,
     Terminate,
     TimePassed,
-    TryGate,
     View,
 )
 
@@ -63,15 +63,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # Cadences that no profile needs to change, in seconds.
-GATE_EVERY: Final = 0.1
+PROBE_EVERY: Final = 0.1
 """Between attempts at the gate while loading: most of the delay from "can answer" to `READY=1`."""
-AILING_EVERY: Final = 1.0
+DEGRADED_EVERY: Final = 1.0
 COUNTERS_EVERY: Final = 5.0
 SETTLE_EVERY: Final = 0.1
 HOLD_EVERY: Final = 1.0
-PATIENCE: Final = 5.0
+FAILURE_WINDOW: Final = 5.0
 """How long a wrong identity, a foreign socket or a refused key must last before it is believed …"""
-BELIEVED_AFTER: Final = 3
+FAILURE_THRESHOLD: Final = 3
 """… and how many times in a row it must be seen."""
 OVERDUE: Final = 10.0
 """An answer that is later than its own bound by this will not come any more."""
@@ -84,36 +84,36 @@ MARGIN: Final = 30.0
 """Added to what the manager is asked to wait, so that our own deadline always comes before its."""
 
 
-BELIEVED: Final[Mapping[Miss, Cause]] = {
-    Miss.GARBAGE: Cause.WRONG_ANSWER,
-    Miss.UNAUTHORIZED: Cause.UNAUTHORIZED,
-    Miss.WRONG_MODEL: Cause.WRONG_MODEL,
-    Miss.NOT_OURS: Cause.NOT_OUR_SOCKET,
-    Miss.WRONG_ANSWER: Cause.WRONG_ANSWER,
-    Miss.REPEATED: Cause.REPEATED_ANSWER,
-    Miss.CPU_FALLBACK: Cause.CPU_FALLBACK,
-    Miss.CONTEXT_TOO_SMALL: Cause.CONTEXT_TOO_SMALL,
+FATAL_WHILE_LOADING: Final[Mapping[ProbeFailure, Cause]] = {
+    ProbeFailure.GARBAGE: Cause.WRONG_ANSWER,
+    ProbeFailure.UNAUTHORIZED: Cause.UNAUTHORIZED,
+    ProbeFailure.WRONG_MODEL: Cause.WRONG_MODEL,
+    ProbeFailure.NOT_OURS: Cause.NOT_OUR_SOCKET,
+    ProbeFailure.WRONG_ANSWER: Cause.WRONG_ANSWER,
+    ProbeFailure.REPEATED: Cause.REPEATED_ANSWER,
+    ProbeFailure.CPU_FALLBACK: Cause.CPU_FALLBACK,
+    ProbeFailure.CONTEXT_TOO_SMALL: Cause.CONTEXT_TOO_SMALL,
 }
-"""Misses that waiting does not mend: believed after `PATIENCE`, each ends a start by its cause."""
+"""Probe failures that end a start, each by its cause, once they have lasted `FAILURE_WINDOW`."""
 
-BELIEVED_SERVING: Final[Mapping[Miss, Cause]] = {
-    Miss.REFUSED: Cause.HUNG,
-    Miss.GARBAGE: Cause.WRONG_ANSWER,
-    Miss.UNAUTHORIZED: Cause.UNAUTHORIZED,
-    Miss.WRONG_MODEL: Cause.WRONG_MODEL,
-    Miss.NOT_OURS: Cause.NOT_OUR_SOCKET,
+FATAL_WHILE_SERVING: Final[Mapping[ProbeFailure, Cause]] = {
+    ProbeFailure.REFUSED: Cause.HUNG,
+    ProbeFailure.GARBAGE: Cause.WRONG_ANSWER,
+    ProbeFailure.UNAUTHORIZED: Cause.UNAUTHORIZED,
+    ProbeFailure.WRONG_MODEL: Cause.WRONG_MODEL,
+    ProbeFailure.NOT_OURS: Cause.NOT_OUR_SOCKET,
 }
 """The same for a service that was ready; a wrong answer there is a reason to be degraded first."""
 
-MISS_REASON: Final[Mapping[Miss, Reason]] = {
-    Miss.WRONG_ANSWER: Reason.WRONG_ANSWER,
-    Miss.REPEATED: Reason.REPEATED_ANSWER,
-    Miss.CPU_FALLBACK: Reason.CPU_FALLBACK,
-    Miss.CONTEXT_TOO_SMALL: Reason.CONTEXT_BELOW_REQUESTED,
+FAILURE_REASON: Final[Mapping[ProbeFailure, Reason]] = {
+    ProbeFailure.WRONG_ANSWER: Reason.WRONG_ANSWER,
+    ProbeFailure.REPEATED: Reason.REPEATED_ANSWER,
+    ProbeFailure.CPU_FALLBACK: Reason.CPU_FALLBACK,
+    ProbeFailure.CONTEXT_TOO_SMALL: Reason.CONTEXT_BELOW_REQUESTED,
 }
 """Reasons that a miss of a ready service stands for; every other miss is `Reason.UNANSWERED`."""
 
-MENDED_BY_AN_ANSWER: Final = (
+CLEARED_BY_AN_ANSWER: Final = (
     Reason.UNANSWERED,
     Reason.PROGRESS_WITHOUT_COMPLETION,
     Reason.WRONG_ANSWER,
@@ -135,7 +135,7 @@ REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
     Reason.VRAM_ORPHAN: Cause.VRAM_ORPHAN,
 }
 
-SLEEPS_BADLY: Final = frozenset(
+AFTER_SUSPEND: Final = frozenset(
     {
         Cause.DRIVER,
         Cause.ENGINE_EXIT,
@@ -153,32 +153,32 @@ OUT_OF_MEMORY: Final = frozenset({Cause.CUDA_OOM, Cause.GRAPH_OOM, Cause.HOST_OO
 
 def view(memory: Memory) -> View:
     """Map a run's memory to what is published: total, and never without a reason."""
-    fault, reasons = memory.fault or memory.stop, tuple(ail.reason for ail in memory.ails)
+    fault, reasons = memory.fault or memory.stop, tuple(ail.reason for ail in memory.conditions)
     cause, remedy = (fault.cause, fault.remedy) if fault else (None, "")
     match memory.phase:
-        case Phase.HOLDING:
+        case RunPhase.HOLDING:
             blocked = memory.blocked
             why = f"waiting: {blocked.sentence}" if blocked else "holding off before the launch"
             return View(Published.STARTING, memory.phase, why)
-        case Phase.LOADING:
+        case RunPhase.LOADING:
             return View(Published.STARTING, memory.phase, memory.boot or "launched")
-        case Phase.SERVING:
+        case RunPhase.SERVING:
             return View(Published.READY, memory.phase, "answering")
-        case Phase.AILING:
-            why = "; ".join(ail.sentence for ail in memory.ails)
+        case RunPhase.DEGRADED:
+            why = "; ".join(ail.sentence for ail in memory.conditions)
             return View(Published.DEGRADED, memory.phase, why, reasons=reasons)
-        case Phase.STOPPING | Phase.KILLING | Phase.SETTLING:
+        case RunPhase.STOPPING | RunPhase.KILLING | RunPhase.SETTLING:
             doing = {
-                Phase.STOPPING: "stopping",
-                Phase.KILLING: "killing",
-                Phase.SETTLING: "settling",
+                RunPhase.STOPPING: "stopping",
+                RunPhase.KILLING: "killing",
+                RunPhase.SETTLING: "settling",
             }[memory.phase]
             state = Published.DEGRADED if memory.stop else Published.FAILED
             why = f"{doing}: {fault.sentence if fault else ''}" + (
-                f"; {memory.remains}" if memory.remains else ""
+                f"; {memory.unsettled}" if memory.unsettled else ""
             )
             return View(state, memory.phase, why, cause, remedy=remedy)
-        case Phase.GONE:
+        case RunPhase.GONE:
             state = Published.STOPPED if memory.code is ExitCode.OK else Published.FAILED
             return View(state, memory.phase, fault.sentence if fault else "", cause, remedy=remedy)
         case _:
@@ -189,24 +189,24 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
     """When `step` next wants a `TimePassed`; `None` when it only waits for other events."""
     times: list[float] = []
     match memory.phase:
-        case Phase.HOLDING:
+        case RunPhase.HOLDING:
             times += [_blind_at(policy, memory) if memory.looking else memory.look_at]
             times += [memory.blocked_since + policy.gpu_wait] if memory.blocked else []
             times += [memory.hold_until] if memory.clear else []
-        case Phase.LOADING:
+        case RunPhase.LOADING:
             times += [
                 memory.launched_at + policy.start_limit,
                 memory.progressed_at + policy.start_stall,
             ]
             times += [_gate_at(policy, memory)]
             times += [memory.read_at] if memory.identified and not memory.reading else []
-        case Phase.SERVING | Phase.AILING:
+        case RunPhase.SERVING | RunPhase.DEGRADED:
             times += [_gate_at(policy, memory)]
             times += [memory.read_at] if not memory.reading else []
             times += [memory.look_at] if not memory.looking else []
             times += [
-                ail.since + policy.ail_limit
-                for ail in memory.ails
+                ail.since + policy.condition_limit
+                for ail in memory.conditions
                 if ail.reason in policy.restart_on
             ]
             if memory.error_since is not None:
@@ -214,14 +214,14 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
             elif memory.unanswered_since is not None:
                 times += [_hung_at(policy, memory)]
             times += _unfinished_times(policy, memory)
-        case Phase.STOPPING:
-            times += [memory.since + memory.grace / (2 if memory.terms == 1 else 1)]
-        case Phase.KILLING:
+        case RunPhase.STOPPING:
+            times += [memory.since + memory.grace / (2 if memory.sigterms_sent == 1 else 1)]
+        case RunPhase.KILLING:
             times += [memory.since + policy.kill]
-        case Phase.SETTLING:
+        case RunPhase.SETTLING:
             times += [memory.since + policy.settle]
             times += [memory.look_at] if not memory.looking else []
-        case Phase.GONE:
+        case RunPhase.GONE:
             pass
         case _:
             assert_never(memory.phase)
@@ -249,7 +249,7 @@ def _unfinished_times(policy: Policy, memory: Memory) -> list[float]:
     since = memory.unanswered_since
     if since is None or memory.moved_at <= since:
         return []
-    if any(ail.reason is Reason.PROGRESS_WITHOUT_COMPLETION for ail in memory.ails):
+    if any(ail.reason is Reason.PROGRESS_WITHOUT_COMPLETION for ail in memory.conditions):
         return []
     return [max(since, memory.finished_at) + policy.unfinished]
 
@@ -263,9 +263,9 @@ def step(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]
 
 def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:
     phase = memory.phase
-    ending = phase in {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}
+    ending = phase in {RunPhase.STOPPING, RunPhase.KILLING, RunPhase.SETTLING}
     match event:
-        case _ if phase is Phase.GONE:
+        case _ if phase is RunPhase.GONE:
             return memory, ()
         case TimePassed():
             return memory, ()
@@ -277,37 +277,39 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             return _stop(policy, memory, event.at, event.fault)
         case EngineExited():
             return _engine_exited(policy, memory, event)
-        case Surveyed():
+        case SurveyTaken():
             return _surveyed(policy, replace(memory, looking=False), event)
-        case Launched() if phase is Phase.LOADING:
+        case Launched() if phase is RunPhase.LOADING:
             launched = replace(memory, launched_at=event.at, progressed_at=event.at)
-            return launched, (_patience(policy, launched, event.at),)
+            return launched, (_extend_start(policy, launched, event.at),)
         case LaunchFailed() if memory.alive:
             fault = memory.fault or event.fault
             return _settle(policy, replace(memory, alive=False, fault=fault), event.at)
-        case Progressed() if phase is Phase.LOADING:
+        case Progressed() if phase is RunPhase.LOADING:
             return _progressed(policy, memory, event)
-        case GatePassed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+        case ProbePassed() if phase in {RunPhase.LOADING, RunPhase.SERVING, RunPhase.DEGRADED}:
             return _gate_passed(policy, memory, event)
-        case GateMissed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+        case ProbeFailed() if phase in {RunPhase.LOADING, RunPhase.SERVING, RunPhase.DEGRADED}:
             return _gate_missed(policy, memory, event)
-        case CountersRead() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
+        case CountersRead() if phase in {RunPhase.LOADING, RunPhase.SERVING, RunPhase.DEGRADED}:
             return _counters_read(policy, replace(memory, reading=False), event)
-        case Observed() if phase in {Phase.LOADING, Phase.SERVING, Phase.AILING}:
-            changed = _ailing(
+        case Observed() if phase in {RunPhase.LOADING, RunPhase.SERVING, RunPhase.DEGRADED}:
+            changed = _set_condition(
                 memory, event.reason, event.at, event.sentence if event.present else ""
             )
             return changed, ()
-        case ClockJumped() if phase is Phase.HOLDING:
+        case ClockJumped() if phase is RunPhase.HOLDING:
             # Neither a look nor what is in the way has had the time that passed.
             return replace(memory, look_at=event.at, blocked_since=event.at), (
-                _hold_patience(policy, memory, event.at),
+                _extend_hold(policy, memory, event.at),
             )
         case ClockJumped() if ending:
-            return replace(memory, since=event.at), (_end_patience(policy, policy.grace),)
+            return replace(memory, since=event.at), (_extend_end(policy, policy.grace),)
         case ClockJumped():
             return _clock_jumped(policy, memory, event)
-        case FaultSeen() | Launched() | LaunchFailed() | Progressed() | GatePassed() | GateMissed():
+        case (
+            FaultSeen() | Launched() | LaunchFailed() | Progressed() | ProbePassed() | ProbeFailed()
+        ):
             return memory, ()  # late: what it speaks of is already being ended
         case CountersRead() | Observed():
             return memory, ()
@@ -329,15 +331,15 @@ def _begin(policy: Policy, memory: Memory, event: Started) -> tuple[Memory, Acti
         spent = f"restart budget spent ({event.budget}); last: {event.last_sentence}"
         fault = Fault(Cause.BUDGET_SPENT, spent, "mend the cause, then start it again")
         return _settle(policy, replace(begun, fault=fault), event.at)
-    return begun, (_hold_patience(policy, begun, event.at),)
+    return begun, (_extend_hold(policy, begun, event.at),)
 
 
-def _hold_patience(policy: Policy, memory: Memory, at: float) -> ExtendTimeout:
+def _extend_hold(policy: Policy, memory: Memory, at: float) -> ExtendTimeout:
     hold = max(memory.hold_until - at, 0.0)
     return ExtendTimeout(hold + policy.gpu_wait + OVERDUE + policy.settle + MARGIN)
 
 
-def _end_patience(policy: Policy, grace: float) -> ExtendTimeout:
+def _extend_end(policy: Policy, grace: float) -> ExtendTimeout:
     return ExtendTimeout(grace + policy.kill + policy.settle + MARGIN)
 
 
@@ -346,8 +348,8 @@ def _stop_requested(policy: Policy, memory: Memory, event: StopRequested) -> tup
     if memory.stop:
         return memory, ()
     memory = replace(memory, stop=request)
-    if memory.phase in {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}:
-        return memory, (_end_patience(policy, policy.grace),)
+    if memory.phase in {RunPhase.STOPPING, RunPhase.KILLING, RunPhase.SETTLING}:
+        return memory, (_extend_end(policy, policy.grace),)
     return _stop(policy, memory, event.at, None)
 
 
@@ -359,27 +361,33 @@ def _stop(policy: Policy, memory: Memory, at: float, fault: Fault | None) -> tup
     grace = min(policy.grace, HUNG_GRACE) if fault and fault.cause is Cause.HUNG else policy.grace
     stopping = replace(
         memory,
-        phase=Phase.STOPPING,
+        phase=RunPhase.STOPPING,
         since=at,
-        terms=1,
+        sigterms_sent=1,
         grace=grace,
         trying=False,
         reading=False,
-        ails=(),
+        conditions=(),
     )
-    return stopping, (CancelGate(), _end_patience(policy, grace), Terminate())
+    return stopping, (CancelProbe(), _extend_end(policy, grace), Terminate())
 
 
 def _settle(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
     settling = replace(
-        memory, phase=Phase.SETTLING, since=at, look_at=at, trying=False, reading=False, ails=()
+        memory,
+        phase=RunPhase.SETTLING,
+        since=at,
+        look_at=at,
+        trying=False,
+        reading=False,
+        conditions=(),
     )
-    return settling, (CancelGate(), ExtendTimeout(policy.settle + MARGIN))
+    return settling, (CancelProbe(), ExtendTimeout(policy.settle + MARGIN))
 
 
 def _engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[Memory, Actions]:
     """Settle after the engine's end; it is a fault unless an end was already under way."""
-    if not memory.alive or memory.phase is Phase.SETTLING:
+    if not memory.alive or memory.phase is RunPhase.SETTLING:
         return memory, ()
     memory = replace(memory, alive=False)
     if memory.fault is None and memory.stop is None:
@@ -389,9 +397,9 @@ def _engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple
 
 def _after_sleep(memory: Memory, fault: Fault | None) -> Fault | None:
     """Blame the sleep for what an engine does that has not answered since."""
-    if fault is None or not memory.slept or fault.cause not in SLEEPS_BADLY:
+    if fault is None or not memory.suspended or fault.cause not in AFTER_SUSPEND:
         return fault
-    return _fault(Cause.SUSPEND, f"{memory.slept}, and since then: {fault.sentence}")
+    return _fault(Cause.SUSPEND, f"{memory.suspended}, and since then: {fault.sentence}")
 
 
 def _gone(policy: Policy, memory: Memory) -> tuple[Memory, Actions]:
@@ -408,7 +416,7 @@ def _gone(policy: Policy, memory: Memory) -> tuple[Memory, Actions]:
             )
         elif fault.cause.retry is Retry.ONCE and fault.cause is memory.last_cause:
             fault = replace(fault, sentence=f"the same fault again: {fault.sentence}")
-    gone = replace(memory, phase=Phase.GONE, fault=fault, code=code)
+    gone = replace(memory, phase=RunPhase.GONE, fault=fault, code=code)
     return gone, (Exit(code),)
 
 
@@ -428,21 +436,21 @@ def _code(policy: Policy, memory: Memory, fault: Fault) -> ExitCode:
             assert_never(fault.cause.retry)
 
 
-def _surveyed(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+def _surveyed(policy: Policy, memory: Memory, event: SurveyTaken) -> tuple[Memory, Actions]:
     match memory.phase:
-        case Phase.HOLDING:
+        case RunPhase.HOLDING:
             return _surveyed_holding(policy, memory, event)
-        case Phase.SETTLING:
+        case RunPhase.SETTLING:
             return _surveyed_settling(policy, memory, event)
-        case Phase.SERVING | Phase.AILING:
+        case RunPhase.SERVING | RunPhase.DEGRADED:
             return _surveyed_serving(policy, memory, event)
-        case Phase.LOADING | Phase.STOPPING | Phase.KILLING | Phase.GONE:
+        case RunPhase.LOADING | RunPhase.STOPPING | RunPhase.KILLING | RunPhase.GONE:
             return memory, ()
         case _:
             assert_never(memory.phase)
 
 
-def _surveyed_holding(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+def _surveyed_holding(policy: Policy, memory: Memory, event: SurveyTaken) -> tuple[Memory, Actions]:
     survey, at = event.survey, event.at
     blocked = _in_the_way(policy, survey)
     since = memory.blocked_since if memory.blocked else at
@@ -451,11 +459,11 @@ def _surveyed_holding(policy: Policy, memory: Memory, event: Surveyed) -> tuple[
         blocked=blocked,
         blocked_since=since,
         clear=blocked is None,
-        look_at=at + (SETTLE_EVERY if survey.leftovers else HOLD_EVERY),
+        look_at=at + (SETTLE_EVERY if survey.orphans else HOLD_EVERY),
     )
     if blocked and survey.gpu is GpuView.LOST:
         return _settle(policy, replace(memory, fault=blocked), at)
-    return memory, (Sweep(survey.leftovers),) if survey.leftovers else ()
+    return memory, (Sweep(survey.orphans),) if survey.orphans else ()
 
 
 def _fault(cause: Cause, sentence: str) -> Fault:
@@ -463,12 +471,12 @@ def _fault(cause: Cause, sentence: str) -> Fault:
     return Fault(cause, sentence, cause.remedies[0] if cause.remedies else "")
 
 
-def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
+def _in_the_way(policy: Policy, survey: SurveyResult) -> Fault | None:
     """Say what must be gone (or there) before an engine may be launched."""
-    held = sum(stranger.mib or 0 for stranger in survey.strangers)
-    if survey.leftovers:
-        names = ", ".join(process.named for process in survey.leftovers)
-        stuck = any(process.stuck for process in survey.leftovers)
+    held = sum(stranger.mib or 0 for stranger in survey.foreign)
+    if survey.orphans:
+        names = ", ".join(process.named for process in survey.orphans)
+        stuck = any(process.stuck for process in survey.orphans)
         why = "in uninterruptible sleep" if stuck else "still alive"
         return Fault(
             Cause.UNKILLABLE,
@@ -481,61 +489,63 @@ def _in_the_way(policy: Policy, survey: Survey) -> Fault | None:
         if not holder.pid:  # of another account: only root can tell who it is
             return _fault(Cause.PORT_BUSY, sentence)
         return Fault(Cause.PORT_BUSY, sentence, "stop that process or change the port")
-    if survey.rival:
-        remedy = f"servicekit stop {survey.rival}"
-        return Fault(Cause.VRAM_BUSY, f'profile "{survey.rival}" uses the same GPU', remedy)
+    if survey.locked_by:
+        remedy = f"servicekit stop {survey.locked_by}"
+        return Fault(Cause.VRAM_BUSY, f'profile "{survey.locked_by}" uses the same GPU', remedy)
     if survey.gpu in {GpuView.ABSENT, GpuView.UNRESPONSIVE}:
         return Fault(Cause.DRIVER, survey.gpu_note, "see `nvidia-smi` and `journalctl -k -g NVRM`")
     if survey.gpu is GpuView.LOST:
         return Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
-    if held > policy.stranger_allowance:
-        names = ", ".join(stranger.named for stranger in survey.strangers)
+    if held > policy.foreign_allowance:
+        names = ", ".join(stranger.named for stranger in survey.foreign)
         return Fault(
             Cause.VRAM_BUSY, f"{held} MiB of VRAM are held by {names}", "stop that process"
         )
-    if survey.ownerless_mib > policy.stranger_allowance:
-        sentence = f"{survey.ownerless_mib} MiB of VRAM are held by no process that can be seen"
+    if survey.unattributed_mib > policy.foreign_allowance:
+        sentence = f"{survey.unattributed_mib} MiB of VRAM are held by no process that can be seen"
         return Fault(Cause.VRAM_ORPHAN, sentence, "reset the GPU or reboot the machine")
     return None
 
 
-def _surveyed_settling(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+def _surveyed_settling(
+    policy: Policy, memory: Memory, event: SurveyTaken
+) -> tuple[Memory, Actions]:
     survey = event.survey
     if event.asked_at < memory.since:  # looked while the engine was still alive: look again
         return replace(memory, look_at=event.at), ()
-    if not survey.leftovers and survey.ownerless_mib <= policy.stranger_allowance:
-        return _gone(policy, replace(memory, remains=""))
+    if not survey.orphans and survey.unattributed_mib <= policy.foreign_allowance:
+        return _gone(policy, replace(memory, unsettled=""))
     linger = memory.since + min(LINGER, policy.settle / 2)
     if memory.stop and not memory.fault and event.at < linger:
         return replace(memory, look_at=event.at + SETTLE_EVERY), ()
-    if survey.leftovers:
-        remains = "left behind: " + ", ".join(process.named for process in survey.leftovers)
+    if survey.orphans:
+        unsettled = "left behind: " + ", ".join(process.named for process in survey.orphans)
     else:
-        remains = f"{survey.ownerless_mib} MiB of VRAM not yet back"
-    memory = replace(memory, remains=remains, look_at=event.at + SETTLE_EVERY)
-    return memory, (Sweep(survey.leftovers),) if survey.leftovers else ()
+        unsettled = f"{survey.unattributed_mib} MiB of VRAM not yet back"
+    memory = replace(memory, unsettled=unsettled, look_at=event.at + SETTLE_EVERY)
+    return memory, (Sweep(survey.orphans),) if survey.orphans else ()
 
 
-def _surveyed_serving(policy: Policy, memory: Memory, event: Surveyed) -> tuple[Memory, Actions]:
+def _surveyed_serving(policy: Policy, memory: Memory, event: SurveyTaken) -> tuple[Memory, Actions]:
     survey, at = event.survey, event.at
     if survey.gpu is GpuView.LOST:
         return _stop(
             policy, memory, at, Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
         )
-    held = sum(stranger.mib or 0 for stranger in survey.strangers)
-    names = ", ".join(stranger.named for stranger in survey.strangers)
-    stranger = f"{held} MiB of VRAM are held by {names}" if held > policy.stranger_allowance else ""
+    held = sum(stranger.mib or 0 for stranger in survey.foreign)
+    names = ", ".join(stranger.named for stranger in survey.foreign)
+    stranger = f"{held} MiB of VRAM are held by {names}" if held > policy.foreign_allowance else ""
     orphan = ""
-    if survey.leftovers:
+    if survey.orphans:
         orphan = "left over from an earlier run: " + ", ".join(
-            process.named for process in survey.leftovers
+            process.named for process in survey.orphans
         )
-    elif survey.ownerless_mib > policy.stranger_allowance:
-        orphan = f"{survey.ownerless_mib} MiB of VRAM are held by no process that can be seen"
+    elif survey.unattributed_mib > policy.foreign_allowance:
+        orphan = f"{survey.unattributed_mib} MiB of VRAM are held by no process that can be seen"
     memory = replace(memory, look_at=at + policy.survey)
-    memory = _ailing(memory, Reason.STRANGER_ON_GPU, at, stranger)
-    memory = _ailing(memory, Reason.VRAM_ORPHAN, at, orphan)
-    return memory, (Sweep(survey.leftovers),) if survey.leftovers else ()
+    memory = _set_condition(memory, Reason.STRANGER_ON_GPU, at, stranger)
+    memory = _set_condition(memory, Reason.VRAM_ORPHAN, at, orphan)
+    return memory, (Sweep(survey.orphans),) if survey.orphans else ()
 
 
 def _progressed(policy: Policy, memory: Memory, event: Progressed) -> tuple[Memory, Actions]:
@@ -546,18 +556,18 @@ def _progressed(policy: Policy, memory: Memory, event: Progressed) -> tuple[Memo
     if memory.identified and event.sign in {Sign.LOG, Sign.CPU, Sign.IO}:
         return memory, ()
     memory = replace(memory, progressed_at=event.at, boot=event.boot or memory.boot)
-    return memory, (_patience(policy, memory, event.at),)
+    return memory, (_extend_start(policy, memory, event.at),)
 
 
-def _patience(policy: Policy, memory: Memory, at: float) -> ExtendTimeout:
+def _extend_start(policy: Policy, memory: Memory, at: float) -> ExtendTimeout:
     """How long the manager must wait for a start that got on at `at`."""
     left = memory.launched_at + policy.start_limit - at
     wait = min(policy.start_stall, max(left, 0.0))
     return ExtendTimeout(wait + policy.grace + policy.settle + MARGIN)
 
 
-def _gate_passed(policy: Policy, memory: Memory, event: GatePassed) -> tuple[Memory, Actions]:
-    at, loading = event.at, memory.phase is Phase.LOADING
+def _gate_passed(policy: Policy, memory: Memory, event: ProbePassed) -> tuple[Memory, Actions]:
+    at, loading = event.at, memory.phase is RunPhase.LOADING
     memory = replace(
         memory,
         trying=False,
@@ -570,27 +580,32 @@ def _gate_passed(policy: Policy, memory: Memory, event: GatePassed) -> tuple[Mem
         error_since=None,
         moved_at=at,
         finished_at=at,
-        slept="",
+        suspended="",
         counters=None,  # they are about to count our own completion, which is nobody's traffic
     )
-    for reason in MENDED_BY_AN_ANSWER:
-        memory = _ailing(memory, reason, at, "")
+    for reason in CLEARED_BY_AN_ANSWER:
+        memory = _set_condition(memory, reason, at, "")
     requested, effective = event.contexts.requested, event.contexts.effective
     short = requested is not None and effective is not None and effective < requested
     sentence = f"context is {effective} tokens, {requested} were requested" if short else ""
-    memory = _ailing(memory, Reason.CONTEXT_BELOW_REQUESTED, at, sentence)
+    memory = _set_condition(memory, Reason.CONTEXT_BELOW_REQUESTED, at, sentence)
     if not loading:
         return memory, ()
-    phase = Phase.AILING if memory.ails else Phase.SERVING
+    phase = RunPhase.DEGRADED if memory.conditions else RunPhase.SERVING
     ready = replace(memory, phase=phase, since=at, read_at=at, look_at=at + policy.survey)
     return ready, (ReportReady(),)
 
 
-def _gate_missed(policy: Policy, memory: Memory, event: GateMissed) -> tuple[Memory, Actions]:
-    at, miss, loading = event.at, event.miss, memory.phase is Phase.LOADING
+def _gate_missed(policy: Policy, memory: Memory, event: ProbeFailed) -> tuple[Memory, Actions]:
+    at, miss, loading = event.at, event.miss, memory.phase is RunPhase.LOADING
     same = miss is memory.miss
-    silent = miss in {Miss.UNANSWERED, Miss.REFUSED, Miss.UNAVAILABLE, Miss.ERROR}
-    erring = miss in {Miss.ERROR, Miss.UNAVAILABLE}
+    silent = miss in {
+        ProbeFailure.UNANSWERED,
+        ProbeFailure.REFUSED,
+        ProbeFailure.UNAVAILABLE,
+        ProbeFailure.ERROR,
+    }
+    erring = miss in {ProbeFailure.ERROR, ProbeFailure.UNAVAILABLE}
     memory = replace(
         memory,
         trying=False,
@@ -607,15 +622,19 @@ def _gate_missed(policy: Policy, memory: Memory, event: GateMissed) -> tuple[Mem
         error_since=(at if memory.error_since is None else memory.error_since) if erring else None,
         try_at=at
         + (
-            GATE_EVERY if loading or miss is Miss.UNANSWERED else min(AILING_EVERY, policy.interval)
+            PROBE_EVERY
+            if loading or miss is ProbeFailure.UNANSWERED
+            else min(DEGRADED_EVERY, policy.interval)
         ),
         read_at=min(memory.read_at, at),
     )
-    believed = (BELIEVED if loading else BELIEVED_SERVING).get(miss)
-    if believed and memory.misses >= BELIEVED_AFTER and at - memory.miss_since >= PATIENCE:
+    believed = (FATAL_WHILE_LOADING if loading else FATAL_WHILE_SERVING).get(miss)
+    if believed and memory.misses >= FAILURE_THRESHOLD and at - memory.miss_since >= FAILURE_WINDOW:
         return _stop(policy, memory, at, _fault(believed, event.sentence))
     if not loading:
-        memory = _ailing(memory, MISS_REASON.get(miss, Reason.UNANSWERED), at, event.sentence)
+        memory = _set_condition(
+            memory, FAILURE_REASON.get(miss, Reason.UNANSWERED), at, event.sentence
+        )
     return memory, ()
 
 
@@ -624,7 +643,7 @@ def _counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple
     at, now, before = event.at, event.counters, memory.counters
     busy = memory.unanswered_since is not None or memory.trying
     memory = replace(
-        memory, read_at=at + (min(AILING_EVERY, COUNTERS_EVERY) if busy else COUNTERS_EVERY)
+        memory, read_at=at + (min(DEGRADED_EVERY, COUNTERS_EVERY) if busy else COUNTERS_EVERY)
     )
     if now is None:
         return memory, ()
@@ -634,7 +653,7 @@ def _counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple
     memory = replace(memory, moved_at=at)
     if now.finished is not None and before.finished is not None and now.finished > before.finished:
         memory = _traffic(policy, memory, at)
-    if memory.phase is Phase.LOADING:
+    if memory.phase is RunPhase.LOADING:
         return _progressed(policy, memory, Progressed(at, Sign.COUNTERS))
     return memory, ()
 
@@ -642,13 +661,13 @@ def _counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple
 def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:
     """Take a user's finished completion for a probe's: the next probe is put off."""
     memory = replace(memory, finished_at=at)
-    if memory.phase not in {Phase.SERVING, Phase.AILING}:
+    if memory.phase not in {RunPhase.SERVING, RunPhase.DEGRADED}:
         return memory
     if not memory.trying:
         memory = replace(memory, try_at=max(memory.try_at, at + policy.interval))
     memory = replace(memory, unanswered_since=None, error_since=None)
-    memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, "")
-    return _ailing(memory, Reason.UNANSWERED, at, "")
+    memory = _set_condition(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, "")
+    return _set_condition(memory, Reason.UNANSWERED, at, "")
 
 
 def _clock_jumped(policy: Policy, memory: Memory, event: ClockJumped) -> tuple[Memory, Actions]:
@@ -656,7 +675,7 @@ def _clock_jumped(policy: Policy, memory: Memory, event: ClockJumped) -> tuple[M
     at = event.at
     fresh = replace(
         memory,
-        slept=f"the machine slept or stood still for {abs(event.seconds):.0f} s",
+        suspended=f"the machine slept or stood still for {abs(event.seconds):.0f} s",
         progressed_at=at,
         trying=False,
         try_at=at,
@@ -669,50 +688,50 @@ def _clock_jumped(policy: Policy, memory: Memory, event: ClockJumped) -> tuple[M
         moved_at=at,
         finished_at=at,
     )
-    loading = memory.phase is Phase.LOADING
-    return fresh, (CancelGate(), *([_patience(policy, memory, at)] if loading else []))
+    loading = memory.phase is RunPhase.LOADING
+    return fresh, (CancelProbe(), *([_extend_start(policy, memory, at)] if loading else []))
 
 
-def _ailing(memory: Memory, reason: Reason, at: float, sentence: str) -> Memory:
+def _set_condition(memory: Memory, reason: Reason, at: float, sentence: str) -> Memory:
     """Note that `reason` holds, in these words, or without words that it does not hold.
 
-    Serving and ailing follow from whether any reason is left.
+    Serving and degraded follow from whether any reason is left.
     """
-    held = next((ail for ail in memory.ails if ail.reason is reason), None)
-    others = tuple(ail for ail in memory.ails if ail.reason is not reason)
+    held = next((ail for ail in memory.conditions if ail.reason is reason), None)
+    others = tuple(ail for ail in memory.conditions if ail.reason is not reason)
     if sentence:
-        ails = (*others, Ail(reason, held.since if held else at, sentence))
-        ails = tuple(sorted(ails, key=lambda ail: ail.since))
+        conditions = (*others, Condition(reason, held.since if held else at, sentence))
+        conditions = tuple(sorted(conditions, key=lambda ail: ail.since))
     else:
-        ails = others
-    memory = replace(memory, ails=ails)
-    if memory.phase is Phase.SERVING and ails:
-        return replace(memory, phase=Phase.AILING, since=at)
-    if memory.phase is Phase.AILING and not ails:
-        return replace(memory, phase=Phase.SERVING, since=at)
+        conditions = others
+    memory = replace(memory, conditions=conditions)
+    if memory.phase is RunPhase.SERVING and conditions:
+        return replace(memory, phase=RunPhase.DEGRADED, since=at)
+    if memory.phase is RunPhase.DEGRADED and not conditions:
+        return replace(memory, phase=RunPhase.SERVING, since=at)
     return memory
 
 
 def _due(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
     """Order what has come due by `at`."""
     match memory.phase:
-        case Phase.HOLDING:
+        case RunPhase.HOLDING:
             return _due_holding(policy, memory, at)
-        case Phase.LOADING:
+        case RunPhase.LOADING:
             return _due_loading(policy, memory, at)
-        case Phase.SERVING | Phase.AILING:
+        case RunPhase.SERVING | RunPhase.DEGRADED:
             return _due_watching(policy, memory, at)
-        case Phase.STOPPING:
+        case RunPhase.STOPPING:
             return _due_stopping(memory, at)
-        case Phase.KILLING if at >= memory.since + policy.kill:
+        case RunPhase.KILLING if at >= memory.since + policy.kill:
             sentence = (
                 "the engine cannot be killed: it sleeps uninterruptibly, most likely in the driver"
             )
             fault = Fault(Cause.UNKILLABLE, sentence, "reboot the machine")
             return _gone(policy, replace(memory, fault=fault))
-        case Phase.SETTLING:
+        case RunPhase.SETTLING:
             return _due_settling(policy, memory, at)
-        case Phase.KILLING | Phase.GONE:
+        case RunPhase.KILLING | RunPhase.GONE:
             return memory, ()
         case _:
             assert_never(memory.phase)
@@ -724,19 +743,19 @@ def _due_holding(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Act
     if memory.clear and at >= memory.hold_until:
         loading = replace(
             memory,
-            phase=Phase.LOADING,
+            phase=RunPhase.LOADING,
             since=at,
             alive=True,
             launched_at=at,
             progressed_at=at,
             try_at=at,
         )
-        return loading, (_patience(policy, loading, at), Launch())
+        return loading, (_extend_start(policy, loading, at), Launch())
     if memory.looking and at >= _blind_at(policy, memory):
         sentence = f"who holds GPU and port could not be seen for {at - memory.look_at:.0f} s"
         return _settle(policy, replace(memory, fault=_fault(Cause.DRIVER, sentence)), at)
     if not memory.looking and at >= memory.look_at:
-        return replace(memory, looking=True), (LookAround(),)
+        return replace(memory, looking=True), (TakeSurvey(),)
     return memory, ()
 
 
@@ -749,7 +768,7 @@ def _due_loading(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Act
     if at >= memory.progressed_at + policy.start_stall:
         sentence = f"no progress for {policy.start_stall:g} s while {doing}"
         # What keeps the gate shut says more than that it is shut.
-        cause = BELIEVED.get(memory.miss) if memory.miss else None
+        cause = FATAL_WHILE_LOADING.get(memory.miss) if memory.miss else None
         return _stop(policy, memory, at, _fault(cause or Cause.START_STALLED, sentence))
     memory, actions = _due_gate(policy, memory, at)
     if memory.identified and not memory.reading and at >= memory.read_at:
@@ -763,11 +782,13 @@ def _due_gate(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Action
         return memory, ()
     if memory.trying:
         sentence = f"no answer, and no end of the attempt, within {at - memory.asked_at:.0f} s"
-        missed, actions = _gate_missed(policy, memory, GateMissed(at, Miss.UNANSWERED, sentence))
-        return missed, (CancelGate(), *actions)
+        missed, actions = _gate_missed(
+            policy, memory, ProbeFailed(at, ProbeFailure.UNANSWERED, sentence)
+        )
+        return missed, (CancelProbe(), *actions)
     # Whether it is busy or hung while this waits is seen by what moves from now on.
     trying = replace(memory, trying=True, asked_at=at, read_at=min(memory.read_at, at))
-    return trying, (TryGate(),)
+    return trying, (RunProbe(),)
 
 
 def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
@@ -776,12 +797,12 @@ def _due_watching(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Ac
         return _stop(policy, memory, at, fault)
     if any(at >= due for due in _unfinished_times(policy, memory)):
         sentence = f"counters move, but no completion has finished for {policy.unfinished:g} s"
-        memory = _ailing(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, sentence)
+        memory = _set_condition(memory, Reason.PROGRESS_WITHOUT_COMPLETION, at, sentence)
     memory, actions = _due_gate(policy, memory, at)
     if not memory.reading and at >= memory.read_at:
         memory, actions = replace(memory, reading=True), (*actions, ReadCounters())
     if not memory.looking and at >= memory.look_at:
-        memory, actions = replace(memory, looking=True), (*actions, LookAround())
+        memory, actions = replace(memory, looking=True), (*actions, TakeSurvey())
     return memory, actions
 
 
@@ -796,33 +817,35 @@ def _overdue(policy: Policy, memory: Memory, at: float) -> Fault | None:
         if memory.counters is None:
             still = "the engine tells of no progress"
         return _fault(Cause.HUNG, f"no completion for {at - since:.0f} s and {still}")
-    for ail in memory.ails:
-        if ail.reason in policy.restart_on and at >= ail.since + policy.ail_limit:
+    for ail in memory.conditions:
+        if ail.reason in policy.restart_on and at >= ail.since + policy.condition_limit:
             return _fault(REASON_CAUSE[ail.reason], f"{ail.sentence} (for {at - ail.since:.0f} s)")
     return None
 
 
 def _due_stopping(memory: Memory, at: float) -> tuple[Memory, Actions]:
     if at >= memory.since + memory.grace:
-        return replace(memory, phase=Phase.KILLING, since=at), (Kill(),)
-    if memory.terms == 1 and at >= memory.since + memory.grace / 2:
-        return replace(memory, terms=2), (Terminate(),)
+        return replace(memory, phase=RunPhase.KILLING, since=at), (Kill(),)
+    if memory.sigterms_sent == 1 and at >= memory.since + memory.grace / 2:
+        return replace(memory, sigterms_sent=2), (Terminate(),)
     return memory, ()
 
 
 def _due_settling(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
     if at >= memory.since + policy.settle:
-        if "left behind" in memory.remains:
+        if "left behind" in memory.unsettled:
             fault = Fault(
-                Cause.UNKILLABLE, f"cannot be killed, {memory.remains}", "reboot the machine"
+                Cause.UNKILLABLE, f"cannot be killed, {memory.unsettled}", "reboot the machine"
             )
             return _gone(policy, replace(memory, fault=fault))
-        if memory.remains:
-            fault = Fault(Cause.VRAM_ORPHAN, memory.remains, "reset the GPU or reboot the machine")
+        if memory.unsettled:
+            fault = Fault(
+                Cause.VRAM_ORPHAN, memory.unsettled, "reset the GPU or reboot the machine"
+            )
         else:
             fault = _fault(Cause.DRIVER, "what is left of the engine could not be seen")
-        remains = fault.sentence
-        return _gone(policy, replace(memory, fault=memory.fault or fault, remains=remains))
+        unsettled = fault.sentence
+        return _gone(policy, replace(memory, fault=memory.fault or fault, unsettled=unsettled))
     if not memory.looking and at >= memory.look_at:
-        return replace(memory, looking=True), (LookAround(),)
+        return replace(memory, looking=True), (TakeSurvey(),)
     return memory, ()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
     from servicekit.places import Places
-    from servicekit.watchdog.history import Run
+    from servicekit.watchdog.history import RunSummary
     from servicekit.watchdog.ledger import Record
     from servicekit.watchdog.publish import State
 
@@ -168,7 +168,7 @@ def _told(state: State) -> Status:
     )
 
 
-def _between(profile: str, seen: Seen, run: Run | None) -> Status:
+def _between(profile: str, seen: Seen, run: RunSummary | None) -> Status:
     """Between two watchdogs, or before the first one has spoken."""
     why = "its watchdog is about to start"
     cause = None

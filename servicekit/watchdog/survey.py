@@ -12,19 +12,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from servicekit.host.facts import GpuView, Process
-from servicekit.watchdog.engine import leftovers, port_holder
-from servicekit.watchdog.events import Survey
+from servicekit.watchdog.engine import orphans, port_holder
+from servicekit.watchdog.events import SurveyResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
     from servicekit.diagnosis.fault import Fault
-    from servicekit.host.gpu import Gpus, Look
+    from servicekit.host.gpu import GpuReading, Gpus
     from servicekit.host.procfs import Stat
     from servicekit.host.xid import Xid
     from servicekit.profiles.model import Profile
-    from servicekit.watchdog.adopted import Kin
+    from servicekit.watchdog.adopted import AdoptedProcesses
     from servicekit.watchdog.engine import Census, EngineProcess, Marker
     from servicekit.watchdog.gpu_holders import GpuSight, Holders
 
@@ -43,7 +43,7 @@ class Surveyor:
         census: Census,
         delegated: Path | None,
         *,
-        kin: Kin | None = None,
+        kin: AdoptedProcesses | None = None,
         gpus: Gpus | None = None,
         sight: GpuSight | None = None,
     ) -> None:
@@ -74,13 +74,13 @@ class Surveyor:
         """Take over what earlier runs since this boot found in use by nobody."""
         self.baseline = dict(baseline)
 
-    async def look(self, engine: EngineProcess | None) -> Survey:
-        """Look around; `engine` is the live one, and whatever else is ours is a leftover."""
+    async def look(self, engine: EngineProcess | None) -> SurveyResult:
+        """GpuReading around; `engine` is the live one, and whatever else is ours is a leftover."""
         self._engine = engine
         gpu = await self._gpus.look() if self._gpus is not None else None
         self.processes = processes = self._census.look()
         self.members = engine.members(processes) if engine is not None else {}
-        left = leftovers(
+        left = orphans(
             self._marker,
             census=self._census,
             live=engine,
@@ -91,7 +91,7 @@ class Surveyor:
         self._remember(processes, {*self.members, *(process.pid for process in left)})
         # Whose the port of a living engine is, the gate asks each time: it takes milliseconds.
         holder = self._port_holder(left) if engine is None else None
-        survey = Survey(leftovers=left, port_holder=holder)
+        survey = SurveyResult(orphans=left, port_holder=holder)
         if gpu is None:
             return survey
         if gpu.view is not GpuView.PRESENT:
@@ -118,7 +118,9 @@ class Surveyor:
             return None
         return None if holder.process.pid in {process.pid for process in left} else holder.process
 
-    def _with_gpu(self, survey: Survey, gpu: Look, processes: Mapping[int, Stat]) -> Survey:
+    def _with_gpu(
+        self, survey: SurveyResult, gpu: GpuReading, processes: Mapping[int, Stat]
+    ) -> SurveyResult:
         from servicekit.watchdog.gpu_holders import attribute
 
         self._addresses = tuple(device.pci for device in gpu.devices if device.pci)
@@ -128,44 +130,43 @@ class Surveyor:
         holders = attribute(
             gpu.devices,
             engine=members,
-            leftovers={process.pid for process in survey.leftovers},
+            orphans={process.pid for process in survey.orphans},
             living=living,
             baseline=self.baseline,
             whole_host=self._sight.whole_host(),
         )
         self.baseline = dict(holders.baseline)
-        ours = {*(members or ()), *(process.pid for process in survey.leftovers)}
-        strangers, ownerless = self._strangers(holders, ours, living)
+        ours = {*(members or ()), *(process.pid for process in survey.orphans)}
+        foreign, unattributed = self._strangers(holders, ours, living)
         return replace(
             survey,
-            leftovers=tuple(
-                replace(process, mib=holders.leftovers.get(process.pid))
-                for process in survey.leftovers
+            orphans=tuple(
+                replace(process, mib=holders.orphans.get(process.pid)) for process in survey.orphans
             ),
-            strangers=strangers,
-            rival=self._lock.take(device.uuid for device in gpu.devices),
+            foreign=foreign,
+            locked_by=self._lock.take(device.uuid for device in gpu.devices),
             gpu=gpu.view,
-            ownerless_mib=ownerless,
+            unattributed_mib=unattributed,
             engine_mib=holders.engine_mib,
         )
 
     def _strangers(
         self, holders: Holders, ours: set[int], living: Mapping[int, Stat]
     ) -> tuple[tuple[Process, ...], int]:
-        """Name the strangers, and find one for memory that the driver gives no owner."""
+        """Name the foreign processes, and find one for memory the driver does not attribute."""
         named = [
             self._census.describe(living[pid], mib)
             if pid in living
             else Process(pid=0, started=0, user="", command="outside this container", mib=mib)
-            for pid, mib in holders.strangers.items()
+            for pid, mib in holders.foreign.items()
         ]
-        ownerless = holders.ownerless_mib
-        if ownerless > self._profile.watch.stranger_allowance:
-            for suspect in self._suspects(ours | holders.strangers.keys(), living):
-                named.append(self._census.describe(suspect, ownerless))
-                ownerless = 0
+        unattributed = holders.unattributed_mib
+        if unattributed > self._profile.watch.stranger_allowance:
+            for suspect in self._suspects(ours | holders.foreign.keys(), living):
+                named.append(self._census.describe(suspect, unattributed))
+                unattributed = 0
                 break
-        return tuple(named), ownerless
+        return tuple(named), unattributed
 
     def _suspects(self, known: set[int], living: Mapping[int, Stat]) -> list[Stat]:
         """Find who has a GPU's memory open and is not in the driver's list.

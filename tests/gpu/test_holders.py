@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from servicekit.host.procfs import Stat
-    from servicekit.watchdog.events import Survey
+    from servicekit.watchdog.events import SurveyResult
 
 pytestmark = pytest.mark.gpu
 
@@ -95,7 +95,7 @@ class Card:
         self.gpus = Gpus(["0"])
         self.surveyor = Surveyor(self._profile, MARKER, self.census, None, gpus=self.gpus)
 
-    def look(self) -> Survey:
+    def look(self) -> SurveyResult:
         """Look once."""
         return self._loop.run_until_complete(self.surveyor.look(self.engine))
 
@@ -171,9 +171,9 @@ def living(pid: int) -> Stat:
     return stat
 
 
-def is_free(survey: Survey) -> bool:
+def is_free(survey: SurveyResult) -> bool:
     """Tell whether nobody has memory, neither who is still dying nor who cannot be named."""
-    return not (survey.leftovers or survey.strangers) and survey.ownerless_mib <= ALLOWANCE
+    return not (survey.orphans or survey.foreign) and survey.unattributed_mib <= ALLOWANCE
 
 
 def timed(condition: Callable[[], bool], what: str) -> float:
@@ -191,8 +191,8 @@ def test_an_engines_memory_is_seen_and_comes_back(
     survey = card.look()
     assert survey.engine_mib is not None
     assert 2048 <= survey.engine_mib <= 2048 + CONTEXT
-    assert (survey.strangers, survey.leftovers) == ((), ())
-    assert survey.ownerless_mib <= ALLOWANCE
+    assert (survey.foreign, survey.orphans) == ((), ())
+    assert survey.unattributed_mib <= ALLOWANCE
     assert gpu_holders.holds_gpu(living(engine.pid), card.census.memory)
     engine.kill()
     card.engine = None
@@ -210,7 +210,7 @@ def test_what_a_killed_parent_leaves_on_the_gpu_is_swept(card: Card) -> None:
     os.kill(engine.pid, signal.SIGKILL)
     wait_until(engine.poll, LIMIT, "the parent is dead")
     card.engine = None
-    (left,) = card.look().leftovers
+    (left,) = card.look().orphans
     assert left.mib is not None
     assert left.mib >= 1024
     sweep([left])
@@ -234,20 +234,20 @@ ctypes.CDLL(None).pthread_exit(None)
     assert survey.engine_mib >= 512
     assert engine.pid in engine.members()
     assert gpu_holders.holds_gpu(living(engine.pid), card.census.memory)
-    assert survey.ownerless_mib <= ALLOWANCE
+    assert survey.unattributed_mib <= ALLOWANCE
 
 
 def test_a_stranger_is_named_and_left_alone(card: Card) -> None:
     """Somebody else's process is named with what it holds, beside an engine and without one."""
     with stranger(512) as pid:
-        wait_until(lambda: card.look().strangers, LIMIT, "the stranger is seen")
-        wait_until(lambda: (card.look().strangers[0].mib or 0) >= 512, LIMIT, "it holds its memory")
+        wait_until(lambda: card.look().foreign, LIMIT, "the stranger is seen")
+        wait_until(lambda: (card.look().foreign[0].mib or 0) >= 512, LIMIT, "it holds its memory")
         card.launch(holds(256))
         survey = card.look()
-        assert [process.pid for process in survey.strangers] == [pid]
+        assert [process.pid for process in survey.foreign] == [pid]
         assert survey.engine_mib is not None
         assert 256 <= survey.engine_mib <= 256 + CONTEXT
-        assert survey.ownerless_mib <= ALLOWANCE
+        assert survey.unattributed_mib <= ALLOWANCE
 
 
 def test_our_own_child_holds_no_memory(card: Card) -> None:

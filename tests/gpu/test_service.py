@@ -53,7 +53,8 @@ EXPOSURE: Final = 25
 
 LOOK: Final = """
 import asyncio
-from servicekit.host.gpu import Gpus, sees_whole_host
+from servicekit.host.gpu import Gpus
+from servicekit.watchdog.gpu_holders import sees_whole_host
 async def look():
     gpus = Gpus(["0"])
     for device in (await gpus.look()).devices:

@@ -57,7 +57,7 @@ from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     Action,
-    CancelGate,
+    CancelProbe,
     ClockJumped,
     CountersRead,
     EngineExited,
@@ -65,38 +65,38 @@ from servicekit.watchdog.events import (
     Exit,
     ExtendTimeout,
     FaultSeen,
-    GateMissed,
-    GatePassed,
     Kill,
     Launch,
     Launched,
     LaunchFailed,
-    LookAround,
     Memory,
-    Miss,
     Observed,
-    Phase,
     Policy,
+    ProbeFailed,
+    ProbeFailure,
+    ProbePassed,
     Progressed,
     Published,
     ReadCounters,
     ReportReady,
+    RunPhase,
+    RunProbe,
     Sign,
     Started,
     StopRequested,
-    Survey,
-    Surveyed,
+    SurveyResult,
+    SurveyTaken,
     Sweep,
+    TakeSurvey,
     Terminate,
     TimePassed,
-    TryGate,
 )
 from servicekit.watchdog.state import step, view, wake_at
 
 MATRIX: Final = runpy.run_path(str(Path(__file__).parents[2] / "tools/transitions.py"))["matrix"]()
-ENDING: Final = {Phase.STOPPING, Phase.KILLING, Phase.SETTLING}
-UP: Final = {Phase.SERVING, Phase.AILING}
-ORDER: Final = list(Phase)
+ENDING: Final = {RunPhase.STOPPING, RunPhase.KILLING, RunPhase.SETTLING}
+UP: Final = {RunPhase.SERVING, RunPhase.DEGRADED}
+ORDER: Final = list(RunPhase)
 TICKS: Final = 5_000
 """Wakings within which a run that nobody answers must be over."""
 ROUNDING: Final = 1e-6
@@ -114,12 +114,12 @@ POLICIES = st.builds(
     stall=SECONDS,
     unfinished=SECONDS,
     survey=SECONDS,
-    ail_limit=SECONDS,
+    condition_limit=SECONDS,
     grace=SECONDS,
     kill=SECONDS,
     settle=SECONDS,
     restart_on=st.frozensets(st.sampled_from(Reason), max_size=3),
-    stranger_allowance=st.just(1024),
+    foreign_allowance=st.just(1024),
     uses_gpu=st.booleans(),
     on_wsl=st.booleans(),
 )
@@ -133,14 +133,14 @@ LEFT = Process(501, started=1, user="servicekit", command="worker")
 STRANGER = Process(502, started=1, user="alice", command="train.py")
 
 
-SURVEYS = st.just(Survey(gpu=GpuView.PRESENT)) | st.builds(
-    Survey,
-    strangers=st.sampled_from([(), (replace(STRANGER, mib=100),), (replace(STRANGER, mib=9000),)]),
+SURVEYS = st.just(SurveyResult(gpu=GpuView.PRESENT)) | st.builds(
+    SurveyResult,
+    foreign=st.sampled_from([(), (replace(STRANGER, mib=100),), (replace(STRANGER, mib=9000),)]),
     port_holder=st.sampled_from([None, STRANGER]),
-    rival=st.sampled_from(["", "balanced"]),
+    locked_by=st.sampled_from(["", "balanced"]),
     gpu=st.sampled_from(GpuView),
     gpu_note=st.just("the driver does not answer"),
-    ownerless_mib=st.sampled_from([0, 1024, 9000]),
+    unattributed_mib=st.sampled_from([0, 1024, 9000]),
 )
 """Mostly nothing in the way."""
 
@@ -187,15 +187,15 @@ class World(RuleBasedStateMachine):
         self.events += 1
         before, self.now = self.memory, event.at
         self.memory, actions = step(self.policy, before, event)
-        if self.memory.phase in {*ENDING, Phase.GONE} and self.ending_since is None:
+        if self.memory.phase in {*ENDING, RunPhase.GONE} and self.ending_since is None:
             self.ending_since = self.now
         for action in actions:
             self.order(action)
         if self.began:
             self.forward_only(before.phase, self.memory.phase, type(event).__name__)
 
-    def forward_only(self, before: Phase, now: Phase, kind: str) -> None:
-        """Phases follow each other, but for serving and ailing, and as ARCHITECTURE.md says."""
+    def forward_only(self, before: RunPhase, now: RunPhase, kind: str) -> None:
+        """Phases follow each other, but for serving and degraded, and as ARCHITECTURE.md says."""
         assert ORDER.index(now) >= ORDER.index(before) or {before, now} == UP
         reached = {before, *(outcome[0] for outcome in MATRIX[before, kind])}
         # After each event, what has come due by then happens, too.
@@ -218,16 +218,16 @@ class World(RuleBasedStateMachine):
             case Sweep(processes):
                 assert {process.pid for process in processes} == {LEFT.pid}, "a stranger was swept"
                 self.left = tuple(process for process in self.left if process.stuck)
-            case TryGate():
+            case RunProbe():
                 assert not self.trying, "two attempts at once"
                 assert not self.end_known, "an attempt at an engine whose end is known"
                 self.trying = True
-            case CancelGate():
+            case CancelProbe():
                 self.trying = False
             case ReadCounters():
                 assert not self.end_known, "a reading of an engine whose end is known"
                 self.reading = True
-            case LookAround():
+            case TakeSurvey():
                 assert self.look_asked is None, "two looks at once"
                 self.look_asked = self.now
             case ReportReady():
@@ -264,7 +264,9 @@ class World(RuleBasedStateMachine):
         faults_left=st.sampled_from([0, 1, 2, 3, 4, 5]),
         held_in_kernel=st.booleans(),
         left=st.booleans(),
-        far=st.sampled_from([Phase.HOLDING, Phase.LOADING, Phase.SERVING, Phase.SERVING]),
+        far=st.sampled_from(
+            [RunPhase.HOLDING, RunPhase.LOADING, RunPhase.SERVING, RunPhase.SERVING]
+        ),
         peace=st.integers(0, 60),
     )
     def begin(
@@ -276,7 +278,7 @@ class World(RuleBasedStateMachine):
         faults_left: int,
         held_in_kernel: bool,
         left: bool,
-        far: Phase,
+        far: RunPhase,
         peace: int,
     ) -> None:
         """Begin a run, perhaps with something left over from the one before; it may get `far`."""
@@ -288,7 +290,7 @@ class World(RuleBasedStateMachine):
             if self.engine == "launching":
                 self.answer_launch(None)
             elif self.look_asked is not None:
-                self.answer_look(Survey(gpu=GpuView.PRESENT), stuck=False)
+                self.answer_look(SurveyResult(gpu=GpuView.PRESENT), stuck=False)
             elif self.trying:
                 self.pass_gate(2048, 2048, 2048)
             else:
@@ -316,16 +318,16 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.runs and self.look_asked is not None)
     @rule(survey=SURVEYS, stuck=st.booleans())
-    def answer_look(self, survey: Survey, *, stuck: bool) -> None:
-        """Tell what is there, leftovers as they really are."""
+    def answer_look(self, survey: SurveyResult, *, stuck: bool) -> None:
+        """Tell what is there, orphans as they really are."""
         asked, self.look_asked = self.look_asked, None
         assert asked is not None
         stuck = stuck and self.held_in_kernel
         self.left = tuple(replace(process, stuck=stuck) for process in self.left)
-        survey = replace(survey, leftovers=self.left)
-        clean = not self.left and survey.ownerless_mib <= self.policy.stranger_allowance
+        survey = replace(survey, orphans=self.left)
+        clean = not self.left and survey.unattributed_mib <= self.policy.foreign_allowance
         self.proven_clean = clean and asked >= self.memory.since
-        self.take(Surveyed(self.now, survey, asked))
+        self.take(SurveyTaken(self.now, survey, asked))
 
     @precondition(lambda self: self.runs and self.engine == "launching")
     @rule(fault=st.none() | FAULTS)
@@ -344,17 +346,18 @@ class World(RuleBasedStateMachine):
         """The engine answers."""
         self.trying, self.told = False, None
         self.progress += 1
-        self.take(GatePassed(self.now, Contexts(requested, declared, physical)))
+        self.take(ProbePassed(self.now, Contexts(requested, declared, physical)))
 
     @precondition(lambda self: self.runs and self.trying)
     @rule(
-        miss=st.sampled_from(Miss) | st.sampled_from([Miss.UNANSWERED, Miss.REFUSED, Miss.ERROR]),
+        miss=st.sampled_from(ProbeFailure)
+        | st.sampled_from([ProbeFailure.UNANSWERED, ProbeFailure.REFUSED, ProbeFailure.ERROR]),
         identified=st.booleans(),
     )
-    def miss_gate(self, miss: Miss, *, identified: bool) -> None:
+    def miss_gate(self, miss: ProbeFailure, *, identified: bool) -> None:
         """The attempt comes to nothing."""
         self.trying = False
-        self.take(GateMissed(self.now, miss, "it did not answer", identified))
+        self.take(ProbeFailed(self.now, miss, "it did not answer", identified))
 
     @precondition(lambda self: self.runs and self.reading)
     @rule(moved=st.booleans(), finished=st.booleans(), readable=st.booleans())
@@ -366,7 +369,7 @@ class World(RuleBasedStateMachine):
             return
         if moved:
             self.progress += 1
-        if self.told not in {None, self.progress} and self.memory.phase in {Phase.LOADING, *UP}:
+        if self.told not in {None, self.progress} and self.memory.phase in {RunPhase.LOADING, *UP}:
             self.moved_at = self.now
         self.told = self.progress
         count = self.progress if finished else 0.0
@@ -375,10 +378,12 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.runs and self.memory.phase in UP)
     @rule(
         turns=st.integers(5, 40),
-        miss=st.sampled_from([Miss.UNANSWERED, Miss.UNANSWERED, Miss.ERROR]),
+        miss=st.sampled_from(
+            [ProbeFailure.UNANSWERED, ProbeFailure.UNANSWERED, ProbeFailure.ERROR]
+        ),
         moved=st.booleans(),
     )
-    def be_busy(self, turns: int, miss: Miss, *, moved: bool) -> None:
+    def be_busy(self, turns: int, miss: ProbeFailure, *, moved: bool) -> None:
         """Answer nothing for a while, working or not."""
         for _ in range(turns):
             if self.memory.phase not in UP:
@@ -433,7 +438,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.at_risk)
     @rule()
     def jump(self) -> None:
-        """The machine slept: the time is nobody's, and what is bounded has its time anew."""
+        """The machine suspended: the time is nobody's, and what is bounded has its time anew."""
         self.take(ClockJumped(self.now, 3600))
         if self.ending_since is not None:
             self.ending_since = self.now
@@ -444,7 +449,7 @@ class World(RuleBasedStateMachine):
             [
                 StopRequested(0, Cause.STOP_REQUESTED, "asked by systemd"),
                 EngineExited(0, Fault(Cause.ENGINE_EXIT, "exited")),
-                GatePassed(0, Contexts()),
+                ProbePassed(0, Contexts()),
                 TimePassed(0),
             ]
         )
@@ -461,7 +466,9 @@ class World(RuleBasedStateMachine):
     def it_waits_for_something(self) -> None:
         """There is a time to wake up at in every phase but the last."""
         if self.began:
-            assert (wake_at(self.policy, self.memory) is None) == (self.memory.phase is Phase.GONE)
+            assert (wake_at(self.policy, self.memory) is None) == (
+                self.memory.phase is RunPhase.GONE
+            )
 
     @invariant()
     def it_knows_what_it_waits_for(self) -> None:
@@ -505,7 +512,7 @@ class World(RuleBasedStateMachine):
         memory, policy = self.memory, self.policy
         if self.runs and memory.phase not in UP:
             assert self.now < self.patience
-        if memory.phase is Phase.LOADING:
+        if memory.phase is RunPhase.LOADING:
             limit, stall = memory.launched_at + policy.start_limit, policy.start_stall
             assert min(limit, memory.progressed_at + stall) < self.patience
 
@@ -513,7 +520,7 @@ class World(RuleBasedStateMachine):
     def a_request_to_stop_is_obeyed(self) -> None:
         """After a stop the run only ends; 0 unless the engine cannot be killed."""
         if self.stop_asked:
-            assert self.memory.phase in {*ENDING, Phase.GONE}
+            assert self.memory.phase in {*ENDING, RunPhase.GONE}
         if self.stop_asked and self.code is not None:
             fault = self.memory.fault
             unkillable = fault is not None and fault.cause is Cause.UNKILLABLE
@@ -524,7 +531,7 @@ class World(RuleBasedStateMachine):
         """A run is over by a look that finds nothing, or else it says what is left."""
         if self.code is not None and not self.proven_clean:
             fault = self.memory.fault
-            assert self.memory.remains or (fault and fault.cause is Cause.UNKILLABLE)
+            assert self.memory.unsettled or (fault and fault.cause is Cause.UNKILLABLE)
 
     @invariant()
     def only_what_stands_still_is_hung(self) -> None:

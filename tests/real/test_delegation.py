@@ -13,7 +13,7 @@ pytestmark = pytest.mark.systemd
 
 RUN = """
 import os, sys, time
-from servicekit.watchdog import cgroups
+from servicekit.host import cgroups
 from servicekit.watchdog.engine import *
 group = delegated_cgroup()
 if group is None:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.wsl.conf import Key
-from servicekit.host.bounded import MuteError, output
+from servicekit.host.bounded import NoReplyError, output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,7 @@ class Windows:
         return (self.drive / "Program Files/WSL/wslg.exe").is_file()
 
     def home(self) -> Path:
-        """Find the home of the Windows account; raise `MuteError` where that is not clear.
+        """Find the home of the Windows account; raise `NoReplyError` where that is not clear.
 
         Others' homes are there, too, but Windows lets nobody write into them.
         """
@@ -57,7 +57,7 @@ class Windows:
             folders = [folder for folder in sorted(users.iterdir()) if folder.is_dir()]
         except OSError as error:
             reason = (error.strerror or "").lower()
-            raise MuteError(f'"{users}" cannot be read: {reason}') from None
+            raise NoReplyError(f'"{users}" cannot be read: {reason}') from None
         homes = [
             folder
             for folder in folders
@@ -65,14 +65,16 @@ class Windows:
         ]
         if len(homes) != 1:
             which = ", ".join(f'"{home.name}"' for home in homes) or "none"
-            raise MuteError(f'of the homes in "{users}" one must be yours: {which} can be written')
+            raise NoReplyError(
+                f'of the homes in "{users}" one must be yours: {which} can be written'
+            )
         return homes[0]
 
     async def account(self) -> str:
-        r"""Ask Windows for its account, as `computer\name`; raise `MuteError` where it is mute."""
+        r"""Ask Windows for its account, as `computer\name`; `NoReplyError` where it gives none."""
         said = await output([str(self.programs / "whoami.exe")], limit=ANSWER_LIMIT)
         if "\\" not in said:
-            raise MuteError('"whoami.exe" does not say who it is')
+            raise NoReplyError('"whoami.exe" does not say who it is')
         return said.strip()
 
     async def task(self, name: str) -> str | None:
@@ -88,7 +90,7 @@ def windows(settings: Mapping[Key, str]) -> Windows:
 
 
 async def distribution(environ: Mapping[str, str]) -> str:
-    r"""Find the name of this distribution; raise `MuteError` where it cannot be found.
+    r"""Find the name of this distribution; raise `NoReplyError` where it cannot be found.
 
     sudo takes the variable away that says it; the path of `/` in Windows, `\\wsl.localhost\NAME\`,
     says it, too.
@@ -98,7 +100,7 @@ async def distribution(environ: Mapping[str, str]) -> str:
     said = (await output(["wslpath", "-w", "/"], limit=ANSWER_LIMIT)).strip("\\/\r\n ")
     name = said.replace("/", "\\").partition("\\")[2]
     if not name:
-        raise MuteError('"wslpath" does not tell the name of the distribution')
+        raise NoReplyError('"wslpath" does not tell the name of the distribution')
     return name
 
 

@@ -213,7 +213,7 @@ def test_a_manager_that_is_mute_does_not_hide_the_state(host: Host) -> None:
     ("state", "phase", "code", "word"),
     [
         ("ready", "serving", 0, "healthy"),
-        ("degraded", "ailing", 0, "healthy"),
+        ("degraded", "degraded", 0, "healthy"),
         ("degraded", "stopping", 1, "not healthy"),
         ("starting", "loading", 1, "not healthy"),
         ("failed", "gone", 1, "not healthy"),

@@ -28,7 +28,7 @@ from servicekit.doctor.view import (
 from servicekit.doctor.wsl.conf import Key
 from servicekit.engines.base import InstalledEngine
 from servicekit.host.facts import GpuView, Process
-from servicekit.host.gpu import Device, Look
+from servicekit.host.gpu import Device, GpuReading
 from servicekit.places import Scope
 
 GIB: Final = 1 << 30
@@ -42,7 +42,7 @@ CARD: Final = Device(
     capability="12.0",
     persistence=True,
 )
-LOOK: Final = Look(GpuView.PRESENT, devices=(CARD,), driver="580.95.05", cuda="13.0")
+LOOK: Final = GpuReading(GpuView.PRESENT, devices=(CARD,), driver="580.95.05", cuda="13.0")
 DISK: Final = Place(PurePosixPath("/var/cache/servicekit"), "ext4", PurePosixPath("/"), 500 * GIB)
 STRANGER: Final = Process(pid=812, started=1, user="ada", command="python train.py", mib=20480)
 PACKAGES: Final = {"sglang": "0.5.23", "flashinfer-python": "0.6.16"}

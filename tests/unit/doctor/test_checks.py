@@ -37,7 +37,7 @@ from servicekit.doctor.view import (
 from servicekit.doctor.wsl.conf import Key
 from servicekit.engines.base import InstalledEngine
 from servicekit.host.facts import GpuView, Process
-from servicekit.host.gpu import Device, Look
+from servicekit.host.gpu import Device, GpuReading
 from servicekit.host.xid import Xid
 from servicekit.models.weights import Lack, Missing, Need
 from servicekit.places import Scope
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 USER: Final = Scope.USER
 NOT_SEEN: Final = Unseen("only root may look there")
-NO_GPU: Final = Look(GpuView.ABSENT, "the NVIDIA driver says: Driver Not Loaded")
+NO_GPU: Final = GpuReading(GpuView.ABSENT, "the NVIDIA driver says: Driver Not Loaded")
 PERSISTENT: Final = ("persistent", 30.0)
 
 
@@ -165,13 +165,14 @@ def test_where_all_is_well_every_check_says_so() -> None:
         ("driver", {"driver": NOT_SEEN}, "skip", "only root"),
         # the GPU
         ("gpu", {}, "ok", "NVIDIA GeForce RTX 5090 (driver 580.95.05, CUDA up to 13.0)"),
-        ("gpu", {"gpu": Look(GpuView.PRESENT, devices=(CARD, CARD), driver="580.95")}, "ok",
+        ("gpu", {"gpu": GpuReading(GpuView.PRESENT, devices=(CARD, CARD), driver="580.95")}, "ok",
          "2 x NVIDIA GeForce RTX 5090 (driver 580.95)"),
-        ("gpu", {"gpu": Look(GpuView.PRESENT)}, "skip", "the driver knows no GPU"),
+        ("gpu", {"gpu": GpuReading(GpuView.PRESENT)}, "skip", "the driver knows no GPU"),
         ("gpu", {"gpu": NO_GPU}, "skip", "Driver Not Loaded"),
-        ("gpu", {"gpu": Look(GpuView.UNRESPONSIVE, "a call has not returned for 5 s")}, "fail",
-         "a call has not returned for 5 s; reboot the host"),
-        ("gpu", {"gpu": Look(GpuView.LOST, "the GPU is lost")}, "fail", "reset the GPU or reboot"),
+        ("gpu", {"gpu": GpuReading(GpuView.UNRESPONSIVE, "a call has not returned for 5 s")},
+         "fail", "a call has not returned for 5 s; reboot the host"),
+        ("gpu", {"gpu": GpuReading(GpuView.LOST, "the GPU is lost")},
+         "fail", "reset the GPU or reboot"),
         ("gpu", {"gpu": NOT_SEEN}, "skip", "only root"),
         ("gpu-memory", {"held": (Held(CARD.uuid, ((STRANGER, None),)),)}, "warn",
          "GPU 0: pid 812 (ada, python train.py, 20480 MiB), in what a profile may need"),
@@ -240,10 +241,10 @@ def test_a_gpu_that_no_profile_wants_is_not_missed() -> None:
     assert said(host(subjects=(subject("demo"),), xids=worn), "xids")[0] == "skip"
 
 
-def device(**changes: Any) -> Look:  # noqa: ANN401 - fields of a device
+def device(**changes: Any) -> GpuReading:  # noqa: ANN401 - fields of a device
     """A look that found one GPU which is a little different."""
     fields = {name: getattr(CARD, name) for name in Device.__dataclass_fields__}
-    return Look(GpuView.PRESENT, devices=(Device(**{**fields, **changes}),), cuda="13.0")
+    return GpuReading(GpuView.PRESENT, devices=(Device(**{**fields, **changes}),), cuda="13.0")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,9 @@ def device(**changes: Any) -> Look:  # noqa: ANN401 - fields of a device
         ("gpu-memory", device(used=None, total=None), "ok", "shares its memory with the CPU"),
     ],
 )
-def test_a_card_is_judged_by_what_it_tells(code: str, look: Look, verdict: str, line: str) -> None:
+def test_a_card_is_judged_by_what_it_tells(
+    code: str, look: GpuReading, verdict: str, line: str
+) -> None:
     """What a driver does not tell is no fault."""
     assert said(host(gpu=look), code)[0] == verdict
     assert line in said(host(gpu=look), code)[1]
@@ -316,7 +319,7 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("gpus", {"change": {"gpus": ["1"]}}, "fail", "GPU 1 is not here: there is 0 (GPU-11111"),
         ("gpus", {"change": {"gpus": ["GPU-111111"]}}, "ok", "GPU-111111: NVIDIA"),
         ("gpus", {"change": {"gpus": ["GPU-222222"]}}, "fail", "GPU GPU-222222 is"),
-        ("gpus", {"gpu": Look(GpuView.PRESENT)}, "fail", "there is none"),
+        ("gpus", {"gpu": GpuReading(GpuView.PRESENT)}, "fail", "there is none"),
         ("gpus", {"gpu": NO_GPU}, "fail", "Driver Not Loaded; see the line on the driver"),
         ("gpus", {"gpu": NOT_SEEN}, "skip", "only root"),
         ("gpus", {"gpu": device(total=8192)}, "fail", "has 8192 MiB"),
@@ -338,7 +341,8 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("cuda", {"gpu": device(capability=None)}, "ok", "built for CUDA 12.9"),
         ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "14.1")}, "fail",
          "built for CUDA 14.1, and the driver serves 13.0 at most"),
-        ("cuda", {"gpu": Look(GpuView.PRESENT, devices=(CARD,))}, "ok", "built for CUDA 12.9"),
+        ("cuda", {"gpu": GpuReading(GpuView.PRESENT, devices=(CARD,))},
+         "ok", "built for CUDA 12.9"),
         ("cuda", {"engine": InstalledEngine("/x", PACKAGES)}, "skip", "CUDA is not known"),
         ("cuda", {"engine": NOT_SEEN}, "skip", "only root"),
         ("cuda", {"gpu": NOT_SEEN}, "skip", "only root"),
@@ -469,7 +473,7 @@ def test_windows_is_no_subject_elsewhere() -> None:
         ({}, Verdict.OK, "13 ok, 1 skipped"),
         ({"clock": Clock(9, 0)}, Verdict.WARN, "1 to look at, 12 ok, 1 skipped"),
         (
-            {"clock": Clock(9, 0), "gpu": Look(GpuView.LOST, "it is lost")},
+            {"clock": Clock(9, 0), "gpu": GpuReading(GpuView.LOST, "it is lost")},
             Verdict.FAIL,
             "1 failed, 1 to look at, 9 ok, 3 skipped",
         ),

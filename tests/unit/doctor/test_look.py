@@ -27,7 +27,7 @@ from servicekit.doctor.wsl import windows
 from servicekit.doctor.wsl.conf import Key
 from servicekit.doctor.wsl.task import NAMESPACE
 from servicekit.host import procfs
-from servicekit.host.bounded import Board, MuteError
+from servicekit.host.bounded import BoundedCalls, NoReplyError
 from servicekit.host.facts import GpuView
 from servicekit.install.installation import Order
 from servicekit.install.manifest import Manifest
@@ -268,7 +268,7 @@ def test_the_journals_limits_are_read(configured: Path) -> None:
 
 def test_containers_are_roots_affair() -> None:
     """Without root it is said that only root may look."""
-    with pytest.raises(MuteError, match="only root"):
+    with pytest.raises(NoReplyError, match="only root"):
         looking._containers(root=False)
     if os.geteuid() == 0:
         assert looking._containers(root=True) == ()
@@ -349,14 +349,14 @@ def test_where_the_kernels_log_is_closed_the_journal_is_asked(
     assert found.whole
     for script in ("exit 1", "echo no >&2; exit 1"):
         tool(tools, "journalctl", script)
-        with pytest.raises(MuteError, match="may only be read by root, or in group"):
+        with pytest.raises(NoReplyError, match="may only be read by root, or in group"):
             asyncio.run(looking._xids())
     (tools / "journalctl").unlink()
     monkeypatch.setenv("PATH", str(tools))
-    with pytest.raises(MuteError, match="may only be read by root"):
+    with pytest.raises(NoReplyError, match="may only be read by root"):
         asyncio.run(looking._xids())
     monkeypatch.setattr(looking, "KERNEL_LOG", "/none")
-    with pytest.raises(MuteError, match="no kernel's log here"):
+    with pytest.raises(NoReplyError, match="no kernel's log here"):
         asyncio.run(looking._xids())
 
 
@@ -480,7 +480,7 @@ def asked(environ: Mapping[str, str]) -> Wsl:
     """Ask about Windows."""
 
     async def ask() -> Wsl:
-        board = Board(10)
+        board = BoundedCalls(10)
         questions = looking._AskedWsl(board, environ)
         await board.settle(lambda _: None)
         return questions.seen()

@@ -15,7 +15,7 @@ from servicekit.doctor.wsl import windows
 from servicekit.doctor.wsl.conf import Key
 from servicekit.doctor.wsl.task import FILE
 from servicekit.doctor.wsl.windows import Windows, distribution, windows_path
-from servicekit.host.bounded import MuteError
+from servicekit.host.bounded import NoReplyError
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -227,11 +227,11 @@ def test_the_home_is_the_one_that_may_be_written(pc: Pc) -> None:
     """Folders that are nobody's are passed over; of several homes none is guessed."""
     assert pc.windows.home() == pc.users / "ada"
     (pc.users / "bob").mkdir()
-    with pytest.raises(MuteError, match=r'"ada", "bob" can be written'):
+    with pytest.raises(NoReplyError, match=r'"ada", "bob" can be written'):
         pc.windows.home()
     for name in ("ada", "bob"):
         (pc.users / name).rmdir()
-    with pytest.raises(MuteError, match="none can be written"):
+    with pytest.raises(NoReplyError, match="none can be written"):
         pc.windows.home()
 
 
@@ -245,7 +245,7 @@ def test_windows_drives_are_where_wsl_conf_mounts_them() -> None:
 def test_a_program_of_windows_that_is_mute_is_no_answer(pc: Pc) -> None:
     """An account has a backslash in it; anything else is not taken for one."""
     pc.program("Windows/System32/whoami.exe", "echo what")
-    with pytest.raises(MuteError, match="does not say who it is"):
+    with pytest.raises(NoReplyError, match="does not say who it is"):
         answer(pc.windows.account())
 
 
@@ -279,7 +279,7 @@ def test_a_distribution_without_a_name_is_not_guessed(
     tool.write_text("#!/bin/sh\n", encoding="utf-8")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(MuteError, match="does not tell the name"):
+    with pytest.raises(NoReplyError, match="does not tell the name"):
         answer(distribution({}))
 
 

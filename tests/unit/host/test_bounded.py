@@ -11,7 +11,7 @@ import pytest
 from machines.waiting import wait_until
 
 from servicekit.host import procfs
-from servicekit.host.bounded import Board, MuteError, call, output
+from servicekit.host.bounded import BoundedCalls, NoReplyError, call, output
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -45,7 +45,7 @@ def test_a_program_that_is_late_is_killed(tmp_path: Path) -> None:
     """Whoever asks goes on after the limit, and nothing is left running."""
     note = tmp_path / "pid"
     script = f"echo $$ >{note}; echo word; exec sleep 600"
-    with pytest.raises(MuteError, match=r'"sh" did not answer within 0\.5 s'):
+    with pytest.raises(NoReplyError, match=r'"sh" did not answer within 0\.5 s'):
         ask("sh", "-c", script, limit=0.5)
     pid = int(note.read_text(encoding="utf-8"))
     wait_until(lambda: (seen := procfs.stat(pid)) is None or not seen.alive, LIMIT, "it is dead")
@@ -53,22 +53,22 @@ def test_a_program_that_is_late_is_killed(tmp_path: Path) -> None:
 
 def test_a_child_that_keeps_the_pipe_open_is_not_waited_for() -> None:
     """What a program left behind cannot hold the question open beyond its limit."""
-    with pytest.raises(MuteError, match="did not answer"):
+    with pytest.raises(NoReplyError, match="did not answer"):
         ask("sh", "-c", "sleep 5 & echo word", limit=0.2)
 
 
 def test_a_program_that_is_not_here_is_no_answer(tmp_path: Path) -> None:
     """It is named as a person knows it, with what the system says."""
-    with pytest.raises(MuteError, match='"none-such" is not here'):
+    with pytest.raises(NoReplyError, match='"none-such" is not here'):
         ask(str(tmp_path / "none-such"))
     (tmp_path / "data").touch()
-    with pytest.raises(MuteError, match='"data" cannot be run: permission denied'):
+    with pytest.raises(NoReplyError, match='"data" cannot be run: permission denied'):
         ask(str(tmp_path / "data"))
 
 
 def test_a_program_that_prints_without_end_is_stopped() -> None:
     """Memory is bounded, too."""
-    with pytest.raises(MuteError, match="prints more than 1 MiB"):
+    with pytest.raises(NoReplyError, match="prints more than 1 MiB"):
         ask("yes")
 
 
@@ -78,7 +78,7 @@ def test_no_descriptor_is_left_open() -> None:
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are all that is needed
     ask("true")
     for late in (("sleep", "600"), ("/none-such",)):
-        with pytest.raises(MuteError):
+        with pytest.raises(NoReplyError):
             ask(*late, limit=0.1)
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208 - as above
 
@@ -98,14 +98,14 @@ def board(limit: float, *questions: tuple[str, Coroutine[Any, Any, object]]) -> 
     """Put questions on a board; give each answer, or why there is none."""
 
     async def put() -> list[object]:
-        asked = Board(limit)
+        asked = BoundedCalls(limit)
         pending = [asked.ask(what, question) for what, question in questions]
         await asked.settle(heard)
         answers: list[object] = []
         for one in pending:
             try:
                 answers.append(one.answer())
-            except MuteError as error:
+            except NoReplyError as error:
                 answers.append(str(error))
         return answers
 
@@ -129,7 +129,7 @@ def test_a_board_gives_every_answer_or_why_there_is_none() -> None:
         answers = board(
             0.3,
             ("one", value(1)),
-            ("mute", refuse(MuteError("nobody is there"))),
+            ("mute", refuse(NoReplyError("nobody is there"))),
             ("closed", refuse(PermissionError(13, "Permission denied", "/x"))),
             ("broken", refuse(OSError("no number"))),
             ("stuck", call(never.wait)),
@@ -158,7 +158,7 @@ def test_what_is_waited_for_is_told_when_it_takes_long() -> None:
     told: list[tuple[str, ...]] = []
 
     async def story() -> None:
-        asked = Board(LIMIT, first_word=0.05)
+        asked = BoundedCalls(LIMIT, first_word=0.05)
         first, second = asyncio.Event(), asyncio.Event()
         asked.ask("quick", value(0))
         asked.ask("disk", first.wait())
@@ -180,7 +180,7 @@ def test_a_quick_board_tells_nothing() -> None:
 
     async def story() -> list[object]:
         told: list[object] = []
-        asked = Board(LIMIT)
+        asked = BoundedCalls(LIMIT)
         asked.ask("quick", value(0))
         await asked.settle(told.append)
         return told

@@ -19,7 +19,7 @@ from typing_extensions import override
 from servicekit.diagnosis.causes import Cause
 from servicekit.host import gpu, procfs
 from servicekit.host.facts import GpuView
-from servicekit.host.gpu import Device, Gpus, Lock, Look, XidWatch, xids
+from servicekit.host.gpu import Device, GpuReading, Gpus, Lock, XidWatch, xids
 from servicekit.host.procfs import Stat
 from servicekit.host.xid import KernelWatch, Recovery, Xid, same_address, xid_in
 from servicekit.watchdog import gpu_holders
@@ -46,10 +46,10 @@ def child_of(gpus: Gpus) -> int:
     return gpus._talk._child.pid
 
 
-def looks(gpus: Gpus, count: int = 1) -> list[Look]:
+def looks(gpus: Gpus, count: int = 1) -> list[GpuReading]:
     """Look so many times, and let the child go."""
 
-    async def look() -> list[Look]:
+    async def look() -> list[GpuReading]:
         found = [await gpus.look() for _ in range(count)]
         gpus.close()
         return found
@@ -458,7 +458,7 @@ def attributed(
     device: Device,
     engine: set[int] | None = None,
     *,
-    leftovers: tuple[int, ...] = (),
+    orphans: tuple[int, ...] = (),
     alive: tuple[int, ...] = (1, 812, 900),
     baseline: dict[str, int] | None = None,
     whole_host: bool = True,
@@ -467,7 +467,7 @@ def attributed(
     return attribute(
         [device],
         engine=engine,
-        leftovers=leftovers,
+        orphans=orphans,
         living=living(*alive),
         baseline=BASE if baseline is None else baseline,
         whole_host=whole_host,
@@ -483,13 +483,13 @@ def test_the_first_look_without_an_engine_is_the_baseline() -> None:
 def test_the_least_that_was_seen_is_the_baseline() -> None:
     """Memory that an orphan holds does not become what an idle driver uses."""
     held = attributed(card(20600))
-    assert (held.ownerless_mib, held.baseline) == (20000, {"GPU-1": 600})
+    assert (held.unattributed_mib, held.baseline) == (20000, {"GPU-1": 600})
     assert attributed(card(500)).baseline == {"GPU-1": 500}
 
 
 def test_the_engine_and_strangers_are_told_apart() -> None:
     """Memory is the engine's, a stranger's or a leftover's by pid."""
-    held = attributed(card(20600, p812=18000, p900=500, p77=1500), {812}, leftovers=(77,))
+    held = attributed(card(20600, p812=18000, p900=500, p77=1500), {812}, orphans=(77,))
     assert held == Holders(18000, {77: 1500}, {900: 500}, 0, BASE)
 
 
@@ -501,21 +501,21 @@ def test_an_engine_that_fell_back_to_the_cpu_holds_nothing() -> None:
 def test_a_dead_holder_leaves_its_memory_to_nobody() -> None:
     """A pid in the driver's list that does not live is nobody, where we see every process."""
     held = attributed(card(20600, p4711=20000))
-    assert (held.strangers, held.ownerless_mib) == ({}, 20000)
+    assert (held.foreign, held.unattributed_mib) == ({}, 20000)
 
 
 def test_in_a_container_an_unknown_pid_is_outside() -> None:
     """Where pids are the host's, a holder that cannot be found lives outside, and is a stranger."""
     held = attributed(card(20600, p4711=20000), whole_host=False)
-    assert (held.strangers, held.ownerless_mib) == ({0: 20000}, 0)
+    assert (held.foreign, held.unattributed_mib) == ({0: 20000}, 0)
 
 
 @pytest.mark.parametrize("device", [card(20600), card(20600, p79=None)])
 def test_without_figures_the_engine_holds_what_came_with_it(device: Device) -> None:
     """On WSL the engine's memory is what is in use above the baseline, and so is an orphan's."""
     assert attributed(device, {812}, whole_host=False).engine_mib == 20000
-    assert attributed(device, {812}, whole_host=False).ownerless_mib == 0
-    assert attributed(device, None, whole_host=False).ownerless_mib == 20000
+    assert attributed(device, {812}, whole_host=False).unattributed_mib == 0
+    assert attributed(device, None, whole_host=False).unattributed_mib == 20000
     unknown = attributed(device, {812}, baseline={}, whole_host=False)
     assert (unknown.engine_mib, unknown.baseline) == (None, {})
 
@@ -523,14 +523,14 @@ def test_without_figures_the_engine_holds_what_came_with_it(device: Device) -> N
 def test_a_listed_engine_without_figures_does_not_move_the_baseline() -> None:
     """Figures that are partly missing prove nothing about what nobody uses."""
     held = attributed(card(20600, p812=18000, p900=None), {812}, baseline={})
-    assert (held.strangers, held.baseline, held.ownerless_mib) == ({900: None}, {}, 0)
+    assert (held.foreign, held.baseline, held.unattributed_mib) == ({900: None}, {}, 0)
 
 
 def test_shared_memory_is_judged_by_the_process_list_alone() -> None:
     """Where GPU and CPU share memory, what is free on the GPU does not exist as a figure."""
     held = attributed(card(None, p812=18000), {812})
     assert held == Holders(18000, {}, {}, 0, BASE)
-    assert attributed(card(None)).ownerless_mib == 0
+    assert attributed(card(None)).unattributed_mib == 0
 
 
 @given(
@@ -544,10 +544,10 @@ def test_no_memory_is_counted_twice(
 ) -> None:
     """Whatever the driver says, nothing is negative, and no more is attributed than is in use."""
     device = Device("GPU-1", "", "", used, 40000, processes)
-    held = attributed(device, engine, leftovers=(77,), whole_host=seen == "host")
+    held = attributed(device, engine, orphans=(77,), whole_host=seen == "host")
     listed = sum(mib or 0 for mib in processes.values())
-    told = [held.engine_mib or 0, held.ownerless_mib]
-    told += [mib or 0 for mib in (*held.leftovers.values(), *held.strangers.values())]
+    told = [held.engine_mib or 0, held.unattributed_mib]
+    told += [mib or 0 for mib in (*held.orphans.values(), *held.foreign.values())]
     assert min(told) >= 0
     assert sum(told) <= max(used, listed)
     assert held.baseline["GPU-1"] <= BASE["GPU-1"]
@@ -568,7 +568,7 @@ def test_who_only_watches_a_gpu_does_not_hold_it(
 ) -> None:
     """A process is a suspect when it has mapped a GPU's memory, not when it looks at a GPU."""
 
-    class Read(procfs.Memory):
+    class Read(procfs.ProcessReader):
         @override
         def read(self, paths: Sequence[str]) -> dict[str, bytes]:
             assert [path.startswith("/proc/1/task/") for path in paths] == [state == "Z"]

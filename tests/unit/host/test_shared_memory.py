@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from machines.waiting import wait_until
 
-from servicekit.host.procfs import Memory
+from servicekit.host.procfs import ProcessReader
 from servicekit.host.shared_memory import DIRECTORY, SharedMemory
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def test_what_a_dead_engine_left_is_removed(
     path: Path, engine: Callable[..., Engine], how: str
 ) -> None:
     """A file that its process had open, or only mapped, goes when nobody uses it any more."""
-    shared = SharedMemory(Memory())
+    shared = SharedMemory(ProcessReader())
     shared.begin()
     one, other = engine(path, how), engine(path, how)
     shared.look([one.pid])
@@ -90,7 +90,7 @@ def test_a_file_that_was_there_before_the_engine_stays(
 ) -> None:
     """A model that somebody keeps in memory is not the engine's, even when it writes to it."""
     path.write_bytes(b"weights")
-    shared = SharedMemory(Memory())
+    shared = SharedMemory(ProcessReader())
     shared.begin()
     one = engine(path)
     shared.look([one.pid])
@@ -111,7 +111,7 @@ def test_a_file_that_is_older_than_its_user_stays(
     )
     with path.open("rb") as file:
         one = subprocess.Popen(["sleep", "100"], stdin=file)
-    shared = SharedMemory(Memory())
+    shared = SharedMemory(ProcessReader())
     shared.look([one.pid])
     one.kill()
     one.wait()
@@ -122,7 +122,7 @@ def test_a_file_that_is_older_than_its_user_stays(
 
 def test_another_file_of_the_same_name_stays(path: Path, engine: Callable[..., Engine]) -> None:
     """What was removed and made anew by somebody else is another file."""
-    shared = SharedMemory(Memory())
+    shared = SharedMemory(ProcessReader())
     shared.begin()
     one = engine(path)
     shared.look([one.pid])

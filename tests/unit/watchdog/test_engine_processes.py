@@ -20,17 +20,17 @@ from servicekit.host import cgroups, procfs
 from servicekit.host.child import Child, ExitStatus, inherited
 from servicekit.host.facts import Process
 from servicekit.host.sockets import listeners
-from servicekit.watchdog.adopted import Kin
+from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.engine import (
     LINE_LENGTH,
     Activity,
     Census,
     EngineProcess,
-    Lines,
+    LineSplitter,
     Marker,
     become_subreaper,
     download_bytes,
-    leftovers,
+    orphans,
     port_holder,
     reap_adopted,
     signs,
@@ -255,10 +255,10 @@ def test_what_outlives_the_leader_is_a_leftover(launch: Launcher) -> None:
     """After the leader's death its orphans are named, swept and reaped."""
     engine = launch(DETACHES)
     detached = detached_of(engine)
-    assert leftovers(MARKER, census=launch.census, live=engine) == ()
+    assert orphans(MARKER, census=launch.census, live=engine) == ()
     os.kill(engine.pid, signal.SIGKILL)
     wait_until(engine.poll, LIMIT, "the leader is dead")
-    left = leftovers(MARKER, census=launch.census)
+    left = orphans(MARKER, census=launch.census)
     assert pids(left) == {detached}
     assert left[0].user == procfs.account(os.getuid())
     sweep(left)
@@ -283,7 +283,7 @@ finally:
         left = wait_until(
             lambda: (
                 found
-                if len(found := pids(leftovers(LATER, census=launcher.census, live=new))) > 1
+                if len(found := pids(orphans(LATER, census=launcher.census, live=new))) > 1
                 else set()
             ),
             LIMIT,
@@ -307,8 +307,8 @@ finally:
 def test_what_carries_anothers_marker_is_never_ours(marker: Marker, launch: Launcher) -> None:
     """The engine of another profile, or of the same name elsewhere, is no leftover of ours."""
     with foreign(SERVICEKIT_RUN=marker.value) as pid:
-        assert pid not in pids(leftovers(LATER, census=Census()))
-        assert pid not in pids(leftovers(LATER, census=launch.census))
+        assert pid not in pids(orphans(LATER, census=Census()))
+        assert pid not in pids(orphans(LATER, census=launch.census))
 
 
 def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
@@ -318,14 +318,14 @@ def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
         engine = launcher(STAYS)
         said(engine, "up")
         assert pid not in engine.members()
-        assert pid not in pids(leftovers(LATER, census=launcher.census))
+        assert pid not in pids(orphans(LATER, census=launcher.census))
         launcher.end()
     del launch
 
 
-def kin(path: Path, *, boot_id: str = "boot", pid1_started: int = 7) -> Kin:
+def kin(path: Path, *, boot_id: str = "boot", pid1_started: int = 7) -> AdoptedProcesses:
     """What the runs of a service have written down, as read on some machine."""
-    return Kin(path, boot_id=boot_id, pid1_started=pid1_started)
+    return AdoptedProcesses(path, boot_id=boot_id, pid1_started=pid1_started)
 
 
 def test_what_an_earlier_run_wrote_down_is_left_over(tmp_path: Path) -> None:
@@ -334,15 +334,15 @@ def test_what_an_earlier_run_wrote_down_is_left_over(tmp_path: Path) -> None:
     with foreign() as pid:
         stat = procfs.stat(pid)
         assert stat is not None
-        assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
+        assert orphans(LATER, census=Census(), kin=kin(path)) == ()
         kin(path).remember([stat])
-        assert pids(leftovers(LATER, census=Census(), kin=kin(path))) == {pid}
+        assert pids(orphans(LATER, census=Census(), kin=kin(path))) == {pid}
         # A pid that was given away anew, another boot, another container of the same host.
         kin(path).remember([stat._replace(started=stat.started - 1)])
-        assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
+        assert orphans(LATER, census=Census(), kin=kin(path)) == ()
         kin(path).remember([stat])
-        assert leftovers(LATER, census=Census(), kin=kin(path, boot_id="other")) == ()
-        assert leftovers(LATER, census=Census(), kin=kin(path, pid1_started=8)) == ()
+        assert orphans(LATER, census=Census(), kin=kin(path, boot_id="other")) == ()
+        assert orphans(LATER, census=Census(), kin=kin(path, pid1_started=8)) == ()
 
 
 def test_what_carries_anothers_marker_is_not_ours_though_it_was_written_down(
@@ -354,7 +354,7 @@ def test_what_carries_anothers_marker_is_not_ours_though_it_was_written_down(
         stat = procfs.stat(pid)
         assert stat is not None
         kin(path).remember([stat])
-        assert leftovers(LATER, census=Census(), kin=kin(path)) == ()
+        assert orphans(LATER, census=Census(), kin=kin(path)) == ()
 
 
 def test_the_file_of_kin_is_there_only_while_it_is_needed(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ print("up", flush=True)
     (process,) = engine.tree()
     assert (process.pid, process.stuck) == (engine.pid, True)
     # A later run, which never saw it alive, knows it by the environment of the stuck thread.
-    (left,) = leftovers(LATER, census=Census())
+    (left,) = orphans(LATER, census=Census())
     assert (left.pid, left.stuck) == (engine.pid, True)
     assert list(procfs.links(engine.pid)), "its open files are found below its thread"
     stuck.release()
@@ -522,7 +522,7 @@ def test_an_engine_joins_its_control_group_before_it_runs(
     detached = detached_of(engine)
     assert engine.group == delegated / "engine-run-1"
     assert cgroups.members(delegated) == {engine.pid, detached}
-    assert pids(leftovers(LATER, census=Census(), delegated=delegated)) == {engine.pid, detached}
+    assert pids(orphans(LATER, census=Census(), delegated=delegated)) == {engine.pid, detached}
     engine.kill()
     wait_until(lambda: not cgroups.members(delegated), LIMIT, "the group is empty")
     wait_until(engine.poll, LIMIT, "the leader is reaped")
@@ -692,14 +692,14 @@ def test_a_download_is_seen_by_its_unfinished_files(tmp_path: Path) -> None:
 @given(st.lists(st.binary(max_size=40), max_size=10))
 def test_lines_do_not_depend_on_how_they_arrive(pieces: list[bytes]) -> None:
     """However output is cut into reads, the same lines come out."""
-    whole, cut = Lines(), Lines()
+    whole, cut = LineSplitter(), LineSplitter()
     expected = whole.feed(b"".join(pieces)) + whole.end()
     assert [line for piece in pieces for line in cut.feed(piece)] + cut.end() == expected
 
 
 def test_progress_bars_and_endless_lines_become_lines() -> None:
     """A carriage return ends a line, too, and no line grows without bound."""
-    lines = Lines()
+    lines = LineSplitter()
     assert lines.feed(b" 10%\r 20%\r\nnext") == [" 10%", " 20%"]
     assert lines.end() == ["next"]
     assert [len(line) for line in lines.feed(b"x" * (2 * LINE_LENGTH + 1))] == [LINE_LENGTH] * 2
@@ -713,7 +713,7 @@ def test_a_reader_that_does_not_come_back_costs_half_a_second_once(tmp_path: Pat
     fifo, plain = tmp_path / "fifo", tmp_path / "plain"
     os.mkfifo(fifo)
     plain.write_bytes(b"read")
-    memory = procfs.Memory()
+    memory = procfs.ProcessReader()
     assert memory.read([str(fifo), str(plain)]) == {str(plain): b"read"}
     assert memory.read([str(fifo)]) == {}
     fifo.open("wb", buffering=0).close()  # lets the reader that was left behind go
@@ -723,7 +723,7 @@ def test_secrets_on_command_lines_are_not_shown() -> None:
     """A stranger is named without what its command line should not have held."""
     program = (sys.executable, "-c", SLEEP, "--api-key", "hunter22", "TOKEN=hunter22", "x" * 200)
     with foreign(*program) as pid:
-        memory = procfs.Memory()
+        memory = procfs.ProcessReader()
         stat = procfs.stat(pid)
         assert stat is not None
         command = wait_until(
@@ -738,7 +738,7 @@ def test_a_command_line_cannot_lead_a_terminal() -> None:
     with foreign(sys.executable, "-c", SLEEP, "\x1b[2J\x9b1m") as pid:
         stat = procfs.stat(pid)
         assert stat is not None
-        memory = procfs.Memory()
+        memory = procfs.ProcessReader()
         command = wait_until(
             lambda: line if "[2J" in (line := memory.command(stat)) else "", LIMIT, "it executed"
         )
@@ -747,7 +747,7 @@ def test_a_command_line_cannot_lead_a_terminal() -> None:
 
 def test_a_kernel_thread_and_a_vanished_process_have_names_too() -> None:
     """Where there is no command line the kernel's name stands, and nobody is a question mark."""
-    memory = procfs.Memory()
+    memory = procfs.ProcessReader()
     child = Child.spawn(["/bin/true"], {})
     wait_until(dead(child.pid), LIMIT, "it is a zombie")
     stat = procfs.stat(child.pid)

@@ -17,7 +17,16 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.profiles.model import Restart
 from servicekit.watchdog.history import baselines, eta, holdoff, phase_times, runs, unfinished
-from servicekit.watchdog.ledger import HOLD_OFFS, Kind, Ledger, Record, forgive, newest, parse, read
+from servicekit.watchdog.ledger import (
+    HOLD_OFFS,
+    Kind,
+    Ledger,
+    Record,
+    newest,
+    parse,
+    read,
+    reset_faults,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,6 +102,13 @@ def test_a_history_that_cannot_be_written_is_a_mistake_to_mend(tmp_path: Path) -
     assert raised.value.code is ExitCode.CONFIG
 
 
+def test_the_words_of_an_older_version_are_read() -> None:
+    """A start by an operator was written as `forgiven` before it was called `reset`."""
+    line = '{"at":"2026-11-30T10:00:00+00:00","boot_id":"b","run":"","kind":"forgiven"}'
+    (old,) = parse(line)
+    assert old.kind is Kind.RESET
+
+
 def test_after_a_torn_line_the_next_one_is_whole(book: Ledger) -> None:
     """What a power cut tore does not swallow what is written afterwards."""
     book.write(Kind.STARTED)
@@ -137,10 +153,10 @@ def test_it_stays_bounded(tmp_path: Path) -> None:
 
 
 def test_there_is_none_yet(tmp_path: Path) -> None:
-    """A profile that never ran has an empty history, and nothing to forgive."""
+    """A profile that never ran has an empty history, and nothing to reset_faults."""
     path = tmp_path / "history.jsonl"
     assert read(path) == ()
-    forgive(path, boot_id="b")
+    reset_faults(path, boot_id="b")
     assert not path.exists()
 
 
@@ -155,12 +171,12 @@ def test_what_is_no_ledger_is_named(tmp_path: Path, make: Callable[[Path], None]
         read(path)
 
 
-def test_forgiving_is_one_line_beside_a_running_watchdog(book: Ledger) -> None:
+def test_a_reset_is_one_line_beside_a_running_watchdog(book: Ledger) -> None:
     """An operator's start is noted without the lock that the watchdog holds."""
     book.write(Kind.STARTED)
-    forgive(book.path, boot_id="b")
+    reset_faults(book.path, boot_id="b")
     book.write(Kind.GONE)
-    assert [one.kind for one in read(book.path)] == ["started", "forgiven", "gone"]
+    assert [one.kind for one in read(book.path)] == ["started", "reset", "gone"]
 
 
 RECORDS = st.builds(
@@ -249,7 +265,7 @@ STORIES = {
     "the time since the fault counts": Story(TWO, 33, 2.0, 2, 3),
     "the wait may be over": Story(TWO, 100, 0.0, 2, 3),
     "a clock that was set back makes no longer wait": Story(TWO, -5000, 5.0, 2, 3),
-    "an operator's start forgives": Story([*TWO, record(40, "", Kind.FORGIVEN)], 41, 0.0, 0),
+    "an operator's start forgives": Story([*TWO, record(40, "", Kind.RESET)], 41, 0.0, 0),
     "a healthy spell forgives what was before": Story(
         [
             *TWO,
@@ -374,7 +390,7 @@ def test_a_stop_that_was_cut_off_is_still_a_stop() -> None:
 
 def test_an_operators_word_is_no_run() -> None:
     """A line that belongs to no run does not hide the run before it."""
-    assert ended([*CUT, record(50, "", Kind.FORGIVEN)]) == ("b", Cause.WATCHDOG_KILLED)
+    assert ended([*CUT, record(50, "", Kind.RESET)]) == ("b", Cause.WATCHDOG_KILLED)
 
 
 # Sums.

@@ -16,14 +16,14 @@ from servicekit.errors import ExitCode
 from servicekit.host.facts import Process
 from servicekit.watchdog.events import (
     EngineExited,
-    GateMissed,
-    GatePassed,
     LaunchFailedError,
-    Miss,
     Policy,
+    ProbeFailed,
+    ProbeFailure,
+    ProbePassed,
     Started,
     StopRequested,
-    Survey,
+    SurveyResult,
 )
 from servicekit.watchdog.loop import Loop
 
@@ -41,12 +41,12 @@ POLICY = Policy(
     stall=60,
     unfinished=60,
     survey=60,
-    ail_limit=60,
+    condition_limit=60,
     grace=60,
     kill=60,
     settle=60,
     restart_on=frozenset(),
-    stranger_allowance=1024,
+    foreign_allowance=1024,
     uses_gpu=False,
 )
 FULL = Contexts(requested=2048, declared=2048, physical=2048)
@@ -68,9 +68,9 @@ class Recorder:
     """Orders, and each state that was published."""
     on: dict[str, Callable[[], None]] = field(default_factory=dict)
     """What happens at an order."""
-    surveys: list[Survey] = field(default_factory=list)
+    surveys: list[SurveyResult] = field(default_factory=list)
     """Looks before those that find nothing."""
-    misses: list[Miss] = field(default_factory=list)
+    misses: list[ProbeFailure] = field(default_factory=list)
     """Attempts at the gate before the one that passes."""
     quiet: float = 10.0
     kept_alive: int = 0
@@ -116,15 +116,15 @@ class Recorder:
     def sweep(self, processes: tuple[Process, ...]) -> None:
         self._say(f"sweep {' '.join(str(process.pid) for process in processes)}")
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> SurveyResult:
         self._say("look")
-        return self.surveys.pop(0) if self.surveys else Survey()
+        return self.surveys.pop(0) if self.surveys else SurveyResult()
 
-    async def try_gate(self) -> GatePassed | GateMissed:
+    async def probe(self) -> ProbePassed | ProbeFailed:
         self._say("try")
         if self.misses:
-            return GateMissed(time.monotonic(), self.misses.pop(0), "nothing listens")
-        return GatePassed(time.monotonic(), FULL)
+            return ProbeFailed(time.monotonic(), self.misses.pop(0), "nothing listens")
+        return ProbePassed(time.monotonic(), FULL)
 
     async def read_counters(self) -> Counters | None:
         self._say("read")
@@ -149,7 +149,7 @@ class Recorder:
 
 def test_a_run_from_start_to_stop() -> None:
     """What `step` orders is done, its answers come back, and the state is told before the act."""
-    world = Recorder(misses=[Miss.REFUSED])
+    world = Recorder(misses=[ProbeFailure.REFUSED])
     world.on = {"READY=1": world.stop, "terminate": world.exit}
     assert world.run() is ExitCode.OK
     assert [said for said in world.said if said != "read"] == [
@@ -169,7 +169,7 @@ def test_a_run_from_start_to_stop() -> None:
 
 def test_leftovers_are_swept_before_the_launch() -> None:
     """A leftover that a look finds is killed, and only a clean look is followed by a launch."""
-    world = Recorder(surveys=[Survey(leftovers=(LEFT,))])
+    world = Recorder(surveys=[SurveyResult(orphans=(LEFT,))])
     world.on = {"launch": world.stop, "terminate": world.exit}
     assert world.run() is ExitCode.OK
     assert world.said[: world.said.index("launch")] == [
@@ -254,7 +254,7 @@ def test_a_sleep_of_the_machine_is_noticed(seen: str) -> None:
     world.quiet = 0.05
     world.on = {"try": sleep_and_stop, "terminate": world.exit}
     assert world.run() is ExitCode.OK
-    assert world.loop.memory.slept.startswith("the machine slept")
+    assert world.loop.memory.suspended.startswith("the machine slept")
 
 
 def policy_with(*, grace: float, kill: float) -> Policy:

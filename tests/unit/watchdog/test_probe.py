@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from plans import profile
 
-from servicekit.watchdog.events import Miss
-from servicekit.watchdog.probe import Missed, Prober
+from servicekit.watchdog.events import ProbeFailure
+from servicekit.watchdog.probe import NotReady, Prober
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,23 +24,23 @@ LONGEST = 1000
 """Characters; a status line has no room for more."""
 
 
-async def gate(port: int) -> Missed:
+async def gate(port: int) -> NotReady:
     """Try the gate of an engine that must not pass it."""
     async with Prober(profile("demo", port=port)) as prober:
         found = await prober.gate()
-    assert isinstance(found, Missed)
+    assert isinstance(found, NotReady)
     return found
 
 
 @pytest.mark.parametrize(
     ("lie", "miss"),
     [
-        ({"name": ODD}, Miss.WRONG_MODEL),
-        ({"name": "smollm2-135m", "reply_name": ODD}, Miss.WRONG_MODEL),
+        ({"name": ODD}, ProbeFailure.WRONG_MODEL),
+        ({"name": "smollm2-135m", "reply_name": ODD}, ProbeFailure.WRONG_MODEL),
     ],
 )
 def test_a_name_cannot_lead_a_terminal_or_fill_a_ledger(
-    fake_engine: Start, lie: dict[str, str], miss: Miss
+    fake_engine: Start, lie: dict[str, str], miss: ProbeFailure
 ) -> None:
     """A wrong name goes into status, history and journal: as one short printable line."""
     engine = fake_engine(dialect="llamacpp", **lie)

@@ -228,6 +228,9 @@ def test_the_state_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pa
     write_state(path, STATE)
     path.write_text(json.dumps({**json.loads(path.read_text()), "of_tomorrow": 1}))
     assert read_state(path) == STATE
+    older = State.parse(json.dumps({**json.loads(path.read_text()), "phase": "ailing"}))
+    assert older is not None
+    assert older.phase == "degraded"
     for text in ("", "[]", "{}", '{"profile": 1', "[" * 100_000):
         assert State.parse(text) is None
 

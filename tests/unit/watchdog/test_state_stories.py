@@ -21,23 +21,23 @@ from servicekit.watchdog.events import (
     Exit,
     ExtendTimeout,
     FaultSeen,
-    GateMissed,
-    GatePassed,
     Launched,
     LaunchFailed,
-    LookAround,
     Memory,
-    Miss,
     Observed,
     Policy,
+    ProbeFailed,
+    ProbeFailure,
+    ProbePassed,
     Progressed,
     Published,
     ReadCounters,
     Sign,
     Started,
     StopRequested,
-    Survey,
-    Surveyed,
+    SurveyResult,
+    SurveyTaken,
+    TakeSurvey,
     TimePassed,
 )
 from servicekit.watchdog.state import step, view, wake_at
@@ -54,17 +54,17 @@ POLICY = Policy(
     stall=50,
     unfinished=60,
     survey=15,
-    ail_limit=120,
+    condition_limit=120,
     grace=20,
     kill=10,
     settle=30,
     restart_on=frozenset({Reason.CPU_FALLBACK}),
-    stranger_allowance=1024,
+    foreign_allowance=1024,
     uses_gpu=True,
 )
 FULL = Contexts(requested=2048, declared=4096, physical=2048)
-CLEAN = Survey(gpu=GpuView.PRESENT)
-ROUTINE = (LookAround, ReadCounters, ExtendTimeout)
+CLEAN = SurveyResult(gpu=GpuView.PRESENT)
+ROUTINE = (TakeSurvey, ReadCounters, ExtendTimeout)
 """Orders that stories leave out: looks at the world and patience asked of the manager."""
 
 
@@ -122,14 +122,14 @@ def name(action: Action) -> str:
 def loading(policy: Policy = POLICY, started: Started | None = None) -> Run:
     """Give a run whose engine was launched at 1 s."""
     run = Run(policy, started)
-    run.replay(Surveyed(1, CLEAN, 0), Launched(1, 4711))
+    run.replay(SurveyTaken(1, CLEAN, 0), Launched(1, 4711))
     return run
 
 
 def ready(policy: Policy = POLICY, started: Started | None = None) -> Run:
     """Give a run that is ready since 10 s."""
     run = loading(policy, started)
-    run.replay(GatePassed(10, FULL))
+    run.replay(ProbePassed(10, FULL))
     return run
 
 
@@ -137,21 +137,21 @@ def test_a_run_from_launch_to_a_requested_stop() -> None:
     """A run goes through its phases once, and a requested stop ends it with code 0."""
     run = Run()
     assert run.replay(
-        Surveyed(1, CLEAN, 0),
+        SurveyTaken(1, CLEAN, 0),
         Launched(1, 4711),
         Progressed(2, Sign.PHASE, "loading weights"),
-        GateMissed(2.5, Miss.REFUSED, "nothing listens on port 18000"),
-        GatePassed(10, FULL),
+        ProbeFailed(2.5, ProbeFailure.REFUSED, "nothing listens on port 18000"),
+        ProbePassed(10, FULL),
         StopRequested(20, Cause.STOP_REQUESTED, "stopped by systemd"),
         EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited with 0")),
-        Surveyed(21.1, CLEAN, 21),
+        SurveyTaken(21.1, CLEAN, 21),
     ) == [
         "starting Launch",
-        "- TryGate",
-        "- TryGate",
+        "- RunProbe",
+        "- RunProbe",
         "ready ReportReady",
-        "degraded CancelGate Terminate",
-        "degraded CancelGate",
+        "degraded CancelProbe Terminate",
+        "degraded CancelProbe",
         "stopped Exit(0)",
     ]
 
@@ -161,22 +161,22 @@ def test_an_engine_that_dies_is_never_shown_as_ready() -> None:
     run = ready()
     assert run.replay(
         EngineExited(20, Fault(Cause.ENGINE_SIGNAL, "killed by SIGSEGV")),
-        Surveyed(20.1, Survey(leftovers=(process(12),)), 20),
-        Surveyed(20.3, CLEAN, 20.2),
-    ) == ["failed CancelGate", "- Sweep", "failed Exit(75)"]
+        SurveyTaken(20.1, SurveyResult(orphans=(process(12),)), 20),
+        SurveyTaken(20.3, CLEAN, 20.2),
+    ) == ["failed CancelProbe", "- Sweep", "failed Exit(75)"]
 
 
 def test_what_ends_with_its_leader_was_not_left_behind() -> None:
     """After a stop workers have a moment to end by themselves; what is there then is swept."""
     run = ready()
     run.replay(StopRequested(20, Cause.STOP_REQUESTED, "stopped by systemd"))
-    worker = Survey(leftovers=(process(12),))
+    worker = SurveyResult(orphans=(process(12),))
     exited = EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited with 0"))
-    assert run.replay(exited, Surveyed(21.1, worker, 21)) == ["degraded CancelGate"]
+    assert run.replay(exited, SurveyTaken(21.1, worker, 21)) == ["degraded CancelProbe"]
     assert view(run.memory).why == "settling: stopped by systemd"
     assert run.code is None
-    assert run.replay(Surveyed(22.2, worker, 22.1)) == ["- Sweep"]
-    assert run.replay(Surveyed(22.4, CLEAN, 22.3)) == ["stopped Exit(0)"]
+    assert run.replay(SurveyTaken(22.2, worker, 22.1)) == ["- Sweep"]
+    assert run.replay(SurveyTaken(22.4, CLEAN, 22.3)) == ["stopped Exit(0)"]
 
 
 def test_a_budget_that_was_spent_by_runs_that_were_cut_off_allows_no_more() -> None:
@@ -190,7 +190,7 @@ def test_a_budget_that_was_spent_by_runs_that_were_cut_off_allows_no_more() -> N
         budget="5 faults in 60 min",
     )
     run = Run(started=started)
-    assert run.replay(Surveyed(0.2, CLEAN, 0.1)) == ["failed Exit(69)"]
+    assert run.replay(SurveyTaken(0.2, CLEAN, 0.1)) == ["failed Exit(69)"]
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.BUDGET_SPENT
     assert run.memory.fault.sentence == (
@@ -201,7 +201,7 @@ def test_a_budget_that_was_spent_by_runs_that_were_cut_off_allows_no_more() -> N
 def test_a_look_from_before_the_end_proves_nothing() -> None:
     """A survey ordered while the engine was alive is looked at again and never taken for clean."""
     run = ready()
-    run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited")), Surveyed(20.1, CLEAN, 19))
+    run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited")), SurveyTaken(20.1, CLEAN, 19))
     assert run.code is None
 
 
@@ -211,7 +211,7 @@ def test_a_late_probe_alone_is_busy_not_hung() -> None:
     said: list[str] = []
     for second in range(41, 141, 11):
         said += run.replay(
-            GateMissed(second, Miss.UNANSWERED, "no answer within 10 s", identified=True),
+            ProbeFailed(second, ProbeFailure.UNANSWERED, "no answer within 10 s", identified=True),
             CountersRead(second + 0.5, Counters(progress=(float(second),))),
         )
     assert not any("Terminate" in line for line in said)
@@ -223,9 +223,11 @@ def test_still_counters_under_an_unanswered_completion_are_a_hang() -> None:
     """The clock of a hang starts when the completion is sent, and its grace is short."""
     run = ready()
     run.replay(CountersRead(39, Counters(progress=(7.0,))))
-    run.replay(GateMissed(50, Miss.UNANSWERED, "no answer within 10 s"))
-    run.replay(*(GateMissed(at, Miss.UNANSWERED, "no answer") for at in (60.2, 70.4, 80.6)))
-    assert run.replay(TimePassed(90.1)) == ["- TryGate", "failed CancelGate Terminate"]
+    run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer within 10 s"))
+    run.replay(
+        *(ProbeFailed(at, ProbeFailure.UNANSWERED, "no answer") for at in (60.2, 70.4, 80.6))
+    )
+    assert run.replay(TimePassed(90.1)) == ["- RunProbe", "failed CancelProbe Terminate"]
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.HUNG
     assert "no counter moved for" in run.memory.fault.sentence
@@ -236,7 +238,9 @@ def test_waiting_for_a_hang_keeps_no_core_busy() -> None:
     """Where the minute of `unfinished` is over before `stall` is, nothing comes due in between."""
     run = ready(replace(POLICY, unfinished=20))
     run.replay(CountersRead(39, Counters(progress=(7.0,))))
-    run.replay(*(GateMissed(at, Miss.UNANSWERED, "no answer") for at in (50, 60.2, 70.4, 80.6)))
+    run.replay(
+        *(ProbeFailed(at, ProbeFailure.UNANSWERED, "no answer") for at in (50, 60.2, 70.4, 80.6))
+    )
     assert view(run.memory).reasons == (Reason.UNANSWERED,)
     run.pass_time(91)
     assert run.memory.phase == "stopping"
@@ -245,8 +249,8 @@ def test_waiting_for_a_hang_keeps_no_core_busy() -> None:
 def test_errors_after_silence_keep_no_core_busy() -> None:
     """Once an engine answers with errors, it is their duration that counts."""
     run = ready()
-    run.replay(GateMissed(50, Miss.UNANSWERED, "no answer"), CountersRead(50.1, None))
-    run.replay(*(GateMissed(50 + k, Miss.ERROR, "answered by 500") for k in range(1, 50)))
+    run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer"), CountersRead(50.1, None))
+    run.replay(*(ProbeFailed(50 + k, ProbeFailure.ERROR, "answered by 500") for k in range(1, 50)))
     run.pass_time(102)
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.WRONG_ANSWER
@@ -266,7 +270,7 @@ def test_our_own_completion_is_nobodys_traffic() -> None:
     """What the counters have grown by our own probe does not put the next one off."""
     run = ready()
     run.replay(CountersRead(11, Counters(progress=(1.0,), finished=1)))
-    run.replay(GatePassed(40.1, FULL), CountersRead(41, Counters(progress=(2.0,), finished=2)))
+    run.replay(ProbePassed(40.1, FULL), CountersRead(41, Counters(progress=(2.0,), finished=2)))
     assert run.memory.try_at == 70.1
     run.replay(CountersRead(46, Counters(progress=(3.0,), finished=3)))
     assert run.memory.try_at == 76
@@ -287,32 +291,32 @@ def test_counters_are_read_from_the_moment_that_a_probe_waits() -> None:
 def test_a_hold_off_is_waited_for() -> None:
     """Nothing is launched before the hold-off is over, and then without delay."""
     run = Run(started=Started(0, hold_until=20))
-    assert run.replay(*(Surveyed(at, CLEAN, at - 0.1) for at in range(1, 19))) == []
+    assert run.replay(*(SurveyTaken(at, CLEAN, at - 0.1) for at in range(1, 19))) == []
     run.pass_time(20.1)
-    assert run.said == ["starting Launch", "- TryGate"]
+    assert run.said == ["starting Launch", "- RunProbe"]
 
 
 @pytest.mark.parametrize(
     ("survey", "cause", "code"),
     [
-        (Survey(port_holder=process(9)), Cause.PORT_BUSY, 69),
-        (Survey(strangers=(process(9, mib=20480),)), Cause.VRAM_BUSY, 69),
-        (Survey(rival="balanced"), Cause.VRAM_BUSY, 69),
-        (Survey(gpu=GpuView.ABSENT, gpu_note="no device"), Cause.DRIVER, 69),
-        (Survey(leftovers=(process(9, stuck=True),)), Cause.UNKILLABLE, 69),
-        (Survey(leftovers=(process(9),)), Cause.UNKILLABLE, 69),
+        (SurveyResult(port_holder=process(9)), Cause.PORT_BUSY, 69),
+        (SurveyResult(foreign=(process(9, mib=20480),)), Cause.VRAM_BUSY, 69),
+        (SurveyResult(locked_by="balanced"), Cause.VRAM_BUSY, 69),
+        (SurveyResult(gpu=GpuView.ABSENT, gpu_note="no device"), Cause.DRIVER, 69),
+        (SurveyResult(orphans=(process(9, stuck=True),)), Cause.UNKILLABLE, 69),
+        (SurveyResult(orphans=(process(9),)), Cause.UNKILLABLE, 69),
     ],
 )
 def test_what_stays_in_the_way_is_named_and_waited_for_within_a_bound(
-    survey: Survey, cause: Cause, code: int
+    survey: SurveyResult, cause: Cause, code: int
 ) -> None:
     """A launch that something prevents ends with 69 and names it, after a bounded wait."""
     run = Run()
-    run.replay(Surveyed(1, survey, 0))
-    run.replay(*(Surveyed(at, survey, at - 0.1) for at in range(2, 60)))
+    run.replay(SurveyTaken(1, survey, 0))
+    run.replay(*(SurveyTaken(at, survey, at - 0.1) for at in range(2, 60)))
     assert run.memory.code is None
     run.pass_time(62)
-    run.replay(Surveyed(62.1, replace(survey, leftovers=()), 62))
+    run.replay(SurveyTaken(62.1, replace(survey, orphans=()), 62))
     assert run.memory.fault is not None
     assert run.memory.fault.cause is cause
     assert run.code == code
@@ -321,7 +325,7 @@ def test_what_stays_in_the_way_is_named_and_waited_for_within_a_bound(
 def test_who_cannot_be_seen_is_to_be_looked_for() -> None:
     """Of a port's holder that hides, the remedy is how to find it."""
     run = Run()
-    run.replay(Surveyed(1, Survey(port_holder=replace(process(0), command="")), 0))
+    run.replay(SurveyTaken(1, SurveyResult(port_holder=replace(process(0), command="")), 0))
     assert run.memory.blocked is not None
     assert run.memory.blocked.remedy.startswith("see who: `ss -ltnp`")
 
@@ -329,17 +333,19 @@ def test_who_cannot_be_seen_is_to_be_looked_for() -> None:
 def test_a_small_stranger_is_allowed() -> None:
     """A desktop's few hundred MiB of VRAM do not keep an engine from its launch."""
     run = Run()
-    survey = Survey(strangers=(process(9, mib=400),), gpu=GpuView.PRESENT)
-    assert run.replay(Surveyed(1, survey, 0)) == ["starting Launch"]
+    survey = SurveyResult(foreign=(process(9, mib=400),), gpu=GpuView.PRESENT)
+    assert run.replay(SurveyTaken(1, survey, 0)) == ["starting Launch"]
 
 
 def test_a_wrong_model_is_believed_only_when_it_lasts() -> None:
     """Identity is refused for good after several misses over some seconds, and ends with 78."""
     run = loading()
-    run.replay(GateMissed(2, Miss.WRONG_MODEL, 'serves "a", not "b"'))
+    run.replay(ProbeFailed(2, ProbeFailure.WRONG_MODEL, 'serves "a", not "b"'))
     assert run.memory.phase == "loading"
-    run.replay(*(GateMissed(at, Miss.WRONG_MODEL, 'serves "a", not "b"') for at in (4, 7.5)))
-    run.replay(EngineExited(8, Fault(Cause.ENGINE_EXIT, "exited")), Surveyed(8.2, CLEAN, 8.1))
+    run.replay(
+        *(ProbeFailed(at, ProbeFailure.WRONG_MODEL, 'serves "a", not "b"') for at in (4, 7.5))
+    )
+    run.replay(EngineExited(8, Fault(Cause.ENGINE_EXIT, "exited")), SurveyTaken(8.2, CLEAN, 8.1))
     assert run.code is ExitCode.CONFIG
 
 
@@ -348,7 +354,7 @@ def test_a_start_without_progress_is_given_up() -> None:
     run = loading()
     run.replay(Progressed(90, Sign.LOG), Progressed(180, Sign.LOG))
     assert run.memory.phase == "loading"
-    run.replay(GateMissed(181, Miss.UNANSWERED, "no answer", identified=True))
+    run.replay(ProbeFailed(181, ProbeFailure.UNANSWERED, "no answer", identified=True))
     run.replay(Progressed(250, Sign.LOG))
     run.pass_time(281)
     assert run.memory.fault is not None
@@ -358,7 +364,7 @@ def test_a_start_without_progress_is_given_up() -> None:
 def test_a_start_that_is_given_up_says_what_kept_the_gate_shut() -> None:
     """A reason that waiting does not mend is the cause, however short `start.stall` is."""
     run = loading(replace(POLICY, start_stall=4))
-    run.replay(GateMissed(2, Miss.UNANSWERED, "no answer to /v1/models within 10 s"))
+    run.replay(ProbeFailed(2, ProbeFailure.UNANSWERED, "no answer to /v1/models within 10 s"))
     run.pass_time(6)
     assert run.memory.fault == Fault(
         Cause.START_STALLED,
@@ -366,7 +372,7 @@ def test_a_start_that_is_given_up_says_what_kept_the_gate_shut() -> None:
         Cause.START_STALLED.remedies[0],
     )
     run = loading(replace(POLICY, start_stall=4))
-    run.replay(GateMissed(2, Miss.WRONG_MODEL, 'serves "a", not "b"'))
+    run.replay(ProbeFailed(2, ProbeFailure.WRONG_MODEL, 'serves "a", not "b"'))
     run.pass_time(6)
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.WRONG_MODEL
@@ -395,7 +401,7 @@ def test_the_last_fault_of_the_budget_ends_with_69() -> None:
     run = ready(started=Started(0, hold_until=0, faults_left=1, budget="5 faults in 60 min"))
     run.replay(
         EngineExited(20, Fault(Cause.ENGINE_SIGNAL, "killed by SIGSEGV")),
-        Surveyed(20.2, CLEAN, 20.1),
+        SurveyTaken(20.2, CLEAN, 20.1),
     )
     assert run.code is ExitCode.UNAVAILABLE
     assert view(run.memory).cause is Cause.BUDGET_SPENT
@@ -411,7 +417,7 @@ def test_out_of_memory_is_retried_once_and_on_wsl_never(
     policy = replace(POLICY, on_wsl=wsl)
     run = loading(policy, Started(0, hold_until=0, last_cause=last, faults_left=5))
     run.replay(
-        EngineExited(5, Fault(Cause.CUDA_OOM, "CUDA out of memory")), Surveyed(5.2, CLEAN, 5.1)
+        EngineExited(5, Fault(Cause.CUDA_OOM, "CUDA out of memory")), SurveyTaken(5.2, CLEAN, 5.1)
     )
     assert run.code == code
 
@@ -419,7 +425,7 @@ def test_out_of_memory_is_retried_once_and_on_wsl_never(
 def test_a_clock_jump_asks_at_once_and_with_patience() -> None:
     """After a sleep nothing of before counts against the engine."""
     run = ready()
-    run.replay(GateMissed(50, Miss.UNANSWERED, "no answer"))
+    run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer"))
     run.replay(ClockJumped(80, 3600))
     assert run.memory.unanswered_since is None
     assert run.memory.trying
@@ -436,7 +442,7 @@ def test_what_does_not_survive_a_sleep_is_blamed_on_it() -> None:
         "the machine slept or stood still for 3600 s, and since then: unspecified launch failure"
     )
     awake = ready()
-    awake.replay(ClockJumped(50, 3600), GatePassed(51, FULL))
+    awake.replay(ClockJumped(50, 3600), ProbePassed(51, FULL))
     awake.replay(EngineExited(60, Fault(Cause.GPU_FAULT, "unspecified launch failure")))
     assert awake.memory.fault is not None
     assert awake.memory.fault.cause is Cause.GPU_FAULT
@@ -455,9 +461,9 @@ def test_a_signal_from_a_stranger_ends_the_run_with_a_restart() -> None:
     """A SIGTERM that the manager did not send is a fault which names its sender."""
     run = ready()
     said = run.replay(FaultSeen(20, Fault(Cause.OUTSIDE_KILL, "SIGTERM from pid 99 (bob, bash)")))
-    assert said == ["failed CancelGate Terminate"]
+    assert said == ["failed CancelProbe Terminate"]
     run.replay(
-        EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited with 0")), Surveyed(21.2, CLEAN, 21.1)
+        EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited with 0")), SurveyTaken(21.2, CLEAN, 21.1)
     )
     assert run.code is ExitCode.TEMPFAIL
 
@@ -481,10 +487,15 @@ def test_vram_that_nobody_owns_is_waited_for_and_said() -> None:
     """A run that cannot prove its VRAM back says so, within a bound."""
     run = ready()
     run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited with 1")))
-    run.replay(*(Surveyed(20 + k, Survey(ownerless_mib=9000), 20 + k - 0.1) for k in range(1, 29)))
+    run.replay(
+        *(
+            SurveyTaken(20 + k, SurveyResult(unattributed_mib=9000), 20 + k - 0.1)
+            for k in range(1, 29)
+        )
+    )
     run.pass_time(51)
     assert run.code is ExitCode.TEMPFAIL
-    assert "9000 MiB" in run.memory.remains
+    assert "9000 MiB" in run.memory.unsettled
 
 
 def test_late_events_change_nothing() -> None:
@@ -493,19 +504,23 @@ def test_late_events_change_nothing() -> None:
     run.replay(
         StopRequested(20, Cause.STOP_REQUESTED, "stopped"),
         EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited")),
-        Surveyed(21.2, CLEAN, 21.1),
+        SurveyTaken(21.2, CLEAN, 21.1),
     )
     gone = run.memory
-    run.replay(GatePassed(22, FULL), FaultSeen(23, Fault(Cause.GPU_LOST, "Xid 79")), TimePassed(24))
+    run.replay(
+        ProbePassed(22, FULL), FaultSeen(23, Fault(Cause.GPU_LOST, "Xid 79")), TimePassed(24)
+    )
     assert run.memory == gone
 
 
 def test_a_stop_in_the_moment_of_a_launch_that_fails_is_a_stop() -> None:
     """What never ran is not waited for, nor called unkillable."""
     run = Run()
-    run.replay(Surveyed(1, CLEAN, 0), StopRequested(1, Cause.STOP_REQUESTED, "stopped by systemd"))
     run.replay(
-        LaunchFailed(1, Fault(Cause.EXECUTABLE_MISSING, "no such file")), Surveyed(1.1, CLEAN, 1)
+        SurveyTaken(1, CLEAN, 0), StopRequested(1, Cause.STOP_REQUESTED, "stopped by systemd")
+    )
+    run.replay(
+        LaunchFailed(1, Fault(Cause.EXECUTABLE_MISSING, "no such file")), SurveyTaken(1.1, CLEAN, 1)
     )
     assert run.code is ExitCode.OK
 
@@ -514,7 +529,7 @@ def test_an_attempt_that_does_not_come_back_is_unanswered() -> None:
     """Being asked for ever is no better than being silent: it is tried again, and then hung."""
     run = ready(replace(POLICY, stall=30))
     run.pass_time(60.2)
-    assert run.said == ["ready ReportReady", "- TryGate", "degraded CancelGate", "- TryGate"]
+    assert run.said == ["ready ReportReady", "- RunProbe", "degraded CancelProbe", "- RunProbe"]
     run.pass_time(71)
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.HUNG
@@ -535,7 +550,7 @@ def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
     run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited with 1")))
     run.pass_time(51)
     assert run.code is ExitCode.TEMPFAIL
-    assert run.memory.remains == "what is left of the engine could not be seen"
+    assert run.memory.unsettled == "what is left of the engine could not be seen"
 
 
 def test_a_pause_does_not_make_an_engine_unkillable() -> None:
@@ -548,7 +563,7 @@ def test_a_pause_does_not_make_an_engine_unkillable() -> None:
     run.pass_time(41)
     assert run.memory.phase == "killing"
     run.replay(ClockJumped(49.9, 3600), EngineExited(55, Fault(Cause.ENGINE_SIGNAL, "killed")))
-    run.replay(Surveyed(55.1, CLEAN, 55))
+    run.replay(SurveyTaken(55.1, CLEAN, 55))
     assert run.code is ExitCode.OK
     holding = Run()
     holding.replay(ClockJumped(69, 60))
@@ -559,7 +574,7 @@ def test_a_pause_does_not_make_an_engine_unkillable() -> None:
 def test_the_manager_is_asked_for_patience_from_the_launch() -> None:
     """What a launch took beyond its order is no time that the start has had."""
     run = Run()
-    run.replay(Surveyed(1, CLEAN, 0))
+    run.replay(SurveyTaken(1, CLEAN, 0))
     _, actions = step(POLICY, run.memory, Launched(40, 4711))
     assert ExtendTimeout(100 + 20 + 30 + 30) in actions
 
@@ -574,7 +589,9 @@ def test_the_manager_is_asked_for_patience_after_a_pause() -> None:
 def test_vram_of_nobody_keeps_an_engine_from_its_launch() -> None:
     """Memory that no process holds is waited for, and then said; a next run may find it free."""
     run = Run()
-    run.replay(*(Surveyed(at, Survey(ownerless_mib=9000), at - 0.1) for at in range(1, 95)))
+    run.replay(
+        *(SurveyTaken(at, SurveyResult(unattributed_mib=9000), at - 0.1) for at in range(1, 95))
+    )
     assert run.memory.fault is not None
     assert run.memory.fault.cause is Cause.VRAM_ORPHAN
     assert run.code is ExitCode.TEMPFAIL
@@ -583,10 +600,12 @@ def test_vram_of_nobody_keeps_an_engine_from_its_launch() -> None:
 def test_what_an_earlier_run_left_is_swept_while_the_service_goes_on() -> None:
     """A leftover found while serving is a reason to be degraded, until it is gone."""
     run = ready()
-    assert run.replay(Surveyed(25, Survey(leftovers=(process(12),)), 25)) == ["degraded Sweep"]
+    assert run.replay(SurveyTaken(25, SurveyResult(orphans=(process(12),)), 25)) == [
+        "degraded Sweep"
+    ]
     assert view(run.memory).why == "left over from an earlier run: pid 12 (alice, python)"
-    assert run.replay(Surveyed(41, CLEAN, 40)) == ["- TryGate", "ready"]
-    run.replay(Surveyed(45, Survey(ownerless_mib=9000), 45))
+    assert run.replay(SurveyTaken(41, CLEAN, 40)) == ["- RunProbe", "ready"]
+    run.replay(SurveyTaken(45, SurveyResult(unattributed_mib=9000), 45))
     assert view(run.memory).reasons == (Reason.VRAM_ORPHAN,)
 
 
@@ -594,7 +613,7 @@ def test_requests_that_are_finished_before_ready_are_progress() -> None:
     """A model that is listed and answers others, though not our probe yet, gets on."""
     run = loading()
     run.replay(
-        GateMissed(5, Miss.UNANSWERED, "no answer", identified=True),
+        ProbeFailed(5, ProbeFailure.UNANSWERED, "no answer", identified=True),
         CountersRead(6, Counters(progress=(1.0,), finished=1)),
         CountersRead(90, Counters(progress=(2.0,), finished=2)),
     )

@@ -21,9 +21,9 @@ from servicekit.host.facts import GpuView
 from servicekit.host.gpu import Gpus, Lock
 from servicekit.host.xid import Xid
 from servicekit.profiles.parsing import parse
-from servicekit.watchdog.adopted import Kin
+from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.engine import Census, EngineProcess, Marker
-from servicekit.watchdog.events import Survey
+from servicekit.watchdog.events import SurveyResult
 from servicekit.watchdog.gpu_holders import GpuSight
 from servicekit.watchdog.survey import Surveyor
 
@@ -111,10 +111,10 @@ class Scene:
         held = {name[1:]: mib for name, mib in processes.items()}
         self.driver.does(gpus=[{**CARD, "used": used, "compute": held, "graphics": {}}])
 
-    def look(self) -> Survey:
+    def look(self) -> SurveyResult:
         """Look once, in a loop of its own."""
 
-        async def look() -> Survey:
+        async def look() -> SurveyResult:
             survey = await self.surveyor.look(self.engine)
             await self.surveyor.close()
             self.surveyor._gpus = self.driver.gpus()
@@ -122,14 +122,14 @@ class Scene:
 
         return asyncio.run(look())
 
-    def look_at_leftovers(self) -> Survey:
+    def look_at_leftovers(self) -> SurveyResult:
         """Look when a leftover has executed, before which it cannot be told from anybody."""
-        seen = Survey()
+        seen = SurveyResult()
 
         def look() -> bool:
             nonlocal seen
             seen = self.look()
-            return bool(seen.leftovers)
+            return bool(seen.orphans)
 
         wait_until(look, LIMIT, "the leftover is found")
         return seen
@@ -152,7 +152,7 @@ def test_a_cpu_profile_asks_no_driver(free_port: int) -> None:
     surveyor = Surveyor(profile(free_port), MARKER, Census(), None)
 
     async def story() -> None:
-        assert await surveyor.look(None) == Survey()
+        assert await surveyor.look(None) == SurveyResult()
         assert [fault async for fault in surveyor.gpu_faults()] == []
         await surveyor.close()
 
@@ -162,7 +162,7 @@ def test_a_cpu_profile_asks_no_driver(free_port: int) -> None:
 def test_what_could_not_be_known_later_is_written_down(free_port: int, tmp_path: Path) -> None:
     """An engine's process without its marker is remembered while it lives, and only that one."""
     path = tmp_path / "kin.json"
-    census, written = Census(), Kin(path, boot_id="boot", pid1_started=7)
+    census, written = Census(), AdoptedProcesses(path, boot_id="boot", pid1_started=7)
     surveyor = Surveyor(profile(free_port), MARKER, census, None, kin=written)
     program = f"""
 import subprocess, sys
@@ -173,7 +173,7 @@ subprocess.run([sys.executable, "-c", {SLEEP!r}], env={{}})
     engine = EngineProcess.launch(command, os.environ, MARKER, census=census)
 
     def known() -> set[int]:
-        return {pid for pid, _ in Kin(path, boot_id="boot", pid1_started=7).known}
+        return {pid for pid, _ in AdoptedProcesses(path, boot_id="boot", pid1_started=7).known}
 
     def children() -> set[int]:
         members = surveyor.look_at_members(engine)
@@ -190,13 +190,13 @@ subprocess.run([sys.executable, "-c", {SLEEP!r}], env={{}})
         engine.kill()
         wait_until(engine.poll, LIMIT, "the engine is dead")
         engine.close()
-    wait_until(lambda: not asyncio.run(surveyor.look(None)).leftovers, LIMIT, "nobody is left")
+    wait_until(lambda: not asyncio.run(surveyor.look(None)).orphans, LIMIT, "nobody is left")
     assert not path.exists()
 
 
 def test_nothing_is_in_the_way(scene: Scene) -> None:
     """On a free host the GPU is there, nobody holds anything, and the baseline is learnt."""
-    assert scene.look() == Survey(gpu=GpuView.PRESENT, engine_mib=0)
+    assert scene.look() == SurveyResult(gpu=GpuView.PRESENT, engine_mib=0)
     assert scene.surveyor.baseline == {"GPU-11111111": 600}
 
 
@@ -209,7 +209,7 @@ def test_a_driver_that_is_not_there_is_told(scene: Scene) -> None:
         GpuView.ABSENT,
         "the NVIDIA driver says: it is DriverNotLoaded",
     )
-    assert [process.pid for process in survey.leftovers] == [pid]
+    assert [process.pid for process in survey.orphans] == [pid]
 
 
 def test_engine_leftover_and_stranger_are_told_apart(scene: Scene) -> None:
@@ -220,9 +220,9 @@ def test_engine_leftover_and_stranger_are_told_apart(scene: Scene) -> None:
         scene.card(21600, **{f"p{engine}": 18000, f"p{leftover}": 2000, f"p{stranger}": 1000})
         survey = scene.look_at_leftovers()
     assert survey.engine_mib == 18000
-    assert [(one.pid, one.mib) for one in survey.leftovers] == [(leftover, 2000)]
-    assert [(one.pid, one.mib) for one in survey.strangers] == [(stranger, 1000)]
-    assert survey.ownerless_mib == 0
+    assert [(one.pid, one.mib) for one in survey.orphans] == [(leftover, 2000)]
+    assert [(one.pid, one.mib) for one in survey.foreign] == [(stranger, 1000)]
+    assert survey.unattributed_mib == 0
 
 
 def test_memory_without_an_owner_is_told(scene: Scene) -> None:
@@ -230,14 +230,14 @@ def test_memory_without_an_owner_is_told(scene: Scene) -> None:
     scene.look()
     scene.card(9600)
     survey = scene.look()
-    assert (survey.ownerless_mib, survey.strangers) == (9000, ())
+    assert (survey.unattributed_mib, survey.foreign) == (9000, ())
 
 
 def test_a_baseline_of_earlier_runs_is_kept(scene: Scene) -> None:
     """What an earlier run found in use by nobody decides, not what an orphan now holds."""
     scene.surveyor.remember({"GPU-11111111": 600})
     scene.card(9600)
-    assert scene.look().ownerless_mib == 9000
+    assert scene.look().unattributed_mib == 9000
 
 
 def test_a_suspect_is_named_for_memory_without_an_owner(scene: Scene) -> None:
@@ -247,15 +247,15 @@ def test_a_suspect_is_named_for_memory_without_an_owner(scene: Scene) -> None:
     with other() as suspect:
         scene.sees(GpuSight(lambda: False, lambda stat, _: stat.pid == suspect))
         survey = scene.look()
-    assert [(one.pid, one.mib) for one in survey.strangers] == [(suspect, 9000)]
-    assert survey.ownerless_mib == 0
+    assert [(one.pid, one.mib) for one in survey.foreign] == [(suspect, 9000)]
+    assert survey.unattributed_mib == 0
 
 
 def test_a_holder_outside_the_container_is_named_as_such(scene: Scene) -> None:
     """A pid that means nothing here belongs to a process that cannot be seen."""
     scene.sees(GpuSight(lambda: False))
     scene.card(9600, p4000000=9000)
-    (stranger,) = scene.look().strangers
+    (stranger,) = scene.look().foreign
     assert stranger.named == (
         "a process that cannot be seen from here (outside this container, 9000 MiB)"
     )
@@ -265,9 +265,9 @@ def test_a_rival_is_named(scene: Scene) -> None:
     """Another profile that has the GPU is named; it is no stranger."""
     lock = Lock("balanced")
     assert lock.take(["GPU-11111111"]) == ""
-    assert scene.look().rival == "balanced"
+    assert scene.look().locked_by == "balanced"
     lock.release()
-    assert scene.look().rival == ""
+    assert scene.look().locked_by == ""
 
 
 def test_who_holds_the_port_is_named_unless_it_is_the_engine(scene: Scene) -> None:
@@ -281,7 +281,7 @@ def test_who_holds_the_port_is_named_unless_it_is_the_engine(scene: Scene) -> No
     with other(serves, SERVICEKIT_RUN=EARLIER.value) as pid:
         wait_until(lambda: _listens(port), LIMIT, "it listens")
         survey = scene.look()
-    assert [one.pid for one in survey.leftovers] == [pid]
+    assert [one.pid for one in survey.orphans] == [pid]
     assert survey.port_holder is None
 
 

@@ -17,8 +17,8 @@ from servicekit.diagnosis.reader import LogReader
 from servicekit.diagnosis.verdict import diagnose
 from servicekit.profiles.vocabulary import EngineName, Reason
 from servicekit.watchdog import health
-from servicekit.watchdog.events import GateMissed, GatePassed, Observed, Progressed, Sign
-from servicekit.watchdog.probe import Missed, Owner, Ownership, Prober
+from servicekit.watchdog.events import Observed, ProbeFailed, ProbePassed, Progressed, Sign
+from servicekit.watchdog.probe import NotReady, Owner, Ownership, Prober
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ ENDS_ITSELF: Final = frozenset({Cause.HUNG, Cause.START_STALLED, Cause.WORKER_DI
 """After what engines kill their own process tree."""
 
 
-class Examiner:
+class EngineMonitor:
     """Examines the engine of one run, and posts what it finds without being asked."""
 
     def __init__(
@@ -70,13 +70,13 @@ class Examiner:
             return Ownership(Owner.UNKNOWN)
         return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)
 
-    async def gate(self) -> GatePassed | GateMissed:
+    async def gate(self) -> ProbePassed | ProbeFailed:
         """Try the gate within its deadline."""
         result = await self._prober.gate()
         now = time.monotonic()
-        if isinstance(result, Missed):
-            return GateMissed(now, result.miss, result.sentence, result.identified)
-        return GatePassed(now, self._with_log(result.contexts))
+        if isinstance(result, NotReady):
+            return ProbeFailed(now, result.miss, result.sentence, result.identified)
+        return ProbePassed(now, self._with_log(result.contexts))
 
     def _with_log(self, contexts: Contexts) -> Contexts:
         """Take from the log what the engine's API does not tell of its context."""

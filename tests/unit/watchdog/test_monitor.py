@@ -10,7 +10,7 @@ from plans import profile
 from servicekit.diagnosis.causes import Cause
 from servicekit.host.child import ExitStatus
 from servicekit.watchdog.evidence import OomProof
-from servicekit.watchdog.examiner import Examiner
+from servicekit.watchdog.monitor import EngineMonitor
 
 if TYPE_CHECKING:
     from servicekit.diagnosis.fault import Fault
@@ -43,7 +43,7 @@ def why(name: str, log: str, status: ExitStatus, oom: OomProof | None) -> Fault:
     async def no_gpu() -> bool | None:
         return None
 
-    examiner = Examiner(
+    examiner = EngineMonitor(
         profile(name),
         lambda _: None,
         api_key=None,
