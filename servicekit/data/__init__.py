@@ -7,11 +7,14 @@ import pkgutil
 SUFFIX = ".toml"
 
 
-def read(folder: str, name: str) -> str:
-    """Return the text of table `name` of `folder`; raise `FileNotFoundError` if there is none."""
-    content = pkgutil.get_data(__name__, f"{folder}/{name}{SUFFIX}")
+def read(*path: str) -> str:
+    """Return the text of the table at `path`, such as `("profiles", "mtp")`.
+
+    Raises `FileNotFoundError` if there is none.
+    """
+    content = pkgutil.get_data(__name__, f"{'/'.join(path)}{SUFFIX}")
     if content is None:  # pragma: no cover - only loaders without data files answer so
-        raise FileNotFoundError(name)
+        raise FileNotFoundError("/".join(path))
     return content.decode()
 
 

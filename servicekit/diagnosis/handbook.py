@@ -1,4 +1,4 @@
-"""The causes written out for people: `docs/causes.md`, and the journal's message catalog. Pure.
+"""The causes as documents: `docs/causes.md` and the journal's message catalog. Pure.
 
 `python -m servicekit.diagnosis.handbook markdown` and `… catalog` print them.
 """
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 COMMAND: Final = "python -m servicekit.diagnosis.handbook"
 _RETRY: Final = {
     Retry.ALWAYS: "yes",
-    Retry.ONCE: "once; the same again means stop (exit 69)",
+    Retry.ONCE: "once; the same cause again means stop (exit 69)",
     Retry.NEVER_CONFIG: "no (exit 78): the configuration must change first",
     Retry.NEVER_HOST: "no (exit 69): the host or an operator must act first",
 }
 _ROLE: Final = {
     Role.CAUSE: "",
-    Role.SYMPTOM: ", only where the log shows no cause",
-    Role.NOTICE: ", nothing ends by it",
+    Role.SYMPTOM: ", only if the log shows no cause",
+    Role.NOTICE: ", does not end the run",
     Role.ECHO: "",
 }
 _ORIGIN: Final = {
@@ -40,7 +40,7 @@ _ORIGIN: Final = {
 
 
 def markdown() -> str:
-    """Return the handbook of causes: each with its sentence, its remedies, and what shows it."""
+    """Return `docs/causes.md`: every cause with its sentence, remedies and log lines."""
     return "\n".join([*_introduction(), *_echoes(), *_causes()]).rstrip() + "\n"
 
 
@@ -66,7 +66,7 @@ def catalog_text() -> str:
                     "What helps, in this order:",
                     *(f"{number}. {text}" for number, text in enumerate(remedies, start=1)),
                     "",
-                    "The entry itself says what was found this time; earlier ones:",
+                    "The entry itself says what happened this time; earlier runs:",
                     f"    servicekit history {profile}",
                 ]
             )
@@ -80,15 +80,15 @@ def _introduction() -> Iterator[str]:
     yield "# Causes"
     yield ""
     yield (
-        "Why a run ended, or why a service that answers is not as it should be. "
-        "`servicekit diagnose` and the watchdog choose from this list; the remedies they print are "
-        "those of the line that matched, with the log's numbers and fitted to the profile."
+        "Why a run ended, or why a running service is degraded. `servicekit diagnose` and the "
+        "watchdog choose from this list. The remedies that they print belong to the line that "
+        "matched, contain the log's numbers and fit the profile's options."
     )
     yield ""
 
 
 def _echoes() -> Iterator[str]:
-    yield "These lines only wrap a cause, and are never taken for one:"
+    yield "These lines only report another failure and are never a cause:"
     yield ""
     for signature in knowledge("any").signatures:
         if signature.role is Role.ECHO:
@@ -125,11 +125,11 @@ def _cause(cause: Cause) -> Iterator[str]:
 
 
 def _restart(cause: Cause) -> str:
-    """Return what the watchdog makes of it, as one sentence."""
+    """Return one sentence: whether the watchdog restarts after it."""
     if cause in {Cause.STOP_REQUESTED, Cause.HOST_SHUTDOWN}:
-        return "No fault: nothing is restarted."
+        return "Not a fault: no restart."
     if cause.group is Group.DEGRADED:
-        return "The service stays up as `degraded`, unless the profile's `restart.on` names it."
+        return "The service stays `degraded`, unless the profile's `restart.on` names the cause."
     return f"Restart: {_RETRY[cause.retry]}."
 
 
@@ -146,7 +146,7 @@ def _texts(signature: Signature) -> str:
 
 
 def _unfilled(remedy: Remedy) -> str:
-    """Return a remedy with names instead of numbers, and its conditions."""
+    """Return a remedy with names in place of numbers, and its conditions."""
     text = remedy.text.replace("{profile}", "PROFILE")
     text = re.sub(r"\{opt\[([^]]*)\]\}|\{(\w+)\}", lambda name: f"*{name[1] or name[2]}*", text)
     conditions = [
@@ -170,7 +170,7 @@ def _condition(name: str, wanted: object, word: str) -> str:
 
 
 def main() -> None:
-    """Print what the command line asks for."""
+    """Print the document that the first argument names."""
     writers = {"markdown": markdown, "catalog": catalog_text}
     sys.stdout.write(writers[sys.argv[1]]())
 

@@ -14,15 +14,18 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.signatures import Mark, Phase, Role, captures, knowledge
+from servicekit.diagnosis.lines import ESCAPE, SHOWN, ends_inside_quotation, shown, take_apart
+from servicekit.diagnosis.reading import BootFacts, DecodeFigures, LogFinding, PhaseSeen, Reading
+from servicekit.diagnosis.signatures import BootPhase, Mark, Role, captures, knowledge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from servicekit.diagnosis.lines import LogLine
     from servicekit.diagnosis.signatures import Search, Signature
 
 _SLICE: Final = 1 << 18
@@ -31,47 +34,15 @@ _LINE: Final = 1 << 14
 """Bytes of one line that are read; what an engine has to say stands at its beginning."""
 _TAIL: Final = 1 << 13
 """Bytes of the end of the log that are kept, for a person and to see what a line follows on."""
-_TAIL_LINES: Final = 10
-"""Of those, the lines that are shown to a person."""
-_SHOWN: Final = 400
-"""Characters of one line that are kept as evidence."""
 _MESSAGE: Final = 4
 """Lines after a finding that may still belong to its message, when that spans lines."""
 _TRACEBACK: Final = 2000
 """Lines of a traceback that are followed to its last one."""
-_LOOK_BACK: Final = 200
-"""Lines before an error text that are searched for the beginning of a quotation."""
 _OUTLIVED_BYTES: Final = 1 << 14
 _OUTLIVED_SECONDS: Final = 30.0
 """An engine that works on for so long after a finding has not died of it. Other ranks still say a
 few lines after the first one failed, hence not at once."""
 
-_ESCAPE: Final = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
-)
-_PREFIX: Final = re.compile(
-    r"""
-      <\d>                                              # a syslog priority
-    | [A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}(?:\.\d+)?\      # journalctl -o short
-        \S+\ [^\s:\[]+(?:\[\d+\])?:\                    #
-    | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\   # ISO, and behind it
-        (?:std(?:out|err)\ [FP]\                        # a container's
-          |\S+\ [^\s:\[]+(?:\[\d+\])?:\                 # or a journal's
-          |-\ )?                                        # or Python's logging
-    | \[\ *\d+\.\d{6}\]\                                # the kernel's uptime
-    | \((?P<process>[\w.-]+)\ (?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?     # vLLM's process, Ray's
-    | \[(?P<torch>rank\d+)\]:\ ?                        # torch's rank
-    | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ [\d:]{8}\ \[?[^\]\s]+:\d+\]\ ?
-    | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ [\w.]+:\ )?(?:-\ )?
-    | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?:[.,]\d+)?                  # SGLang's time,
-        (?P<sglang>(?:\ [A-Z]+\d+)*)\]\ ?                         # and its ranks
-    | \d+\.\d\d\.\d{3}\.\d{3}\ (?P<llama>[A-Z])\ (?:[a-z]{3,4}\ +)?     # llama.cpp's uptime, level
-    | \[(?P<glog>[IWEF])\d{4}\ [\d:.]+\ [^\]]+\]\       # torch's C++ part
-    | \[Rank\ \d+\]\ ?                                  # NCCL's rank
-    """,
-    re.VERBOSE,
-)
-_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W"})
 _FURTHER_RANK: Final = re.compile(r"(?:TP|PP|DP|EP|rank|-)[1-9]")
 _TROUBLED: Final = re.compile(
     r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b"
@@ -79,126 +50,9 @@ _TROUBLED: Final = re.compile(
     r"|Segmentation fault|terminate called|core dumped)"
 )
 _TRACEBACK_BEGINS: Final = "Traceback (most recent call last):"
-_OPENED: Final = re.compile(
-    r"(?:prompt|text|content|message|input|example_format)\w*['\"]?\s*[:=]\s*(['\"])"
-)
 _WORKED: Final = (b'completions HTTP/1.1" 200', b"Decode batch", b"print_timing: ")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffd]")
-_SECRET: Final = re.compile(
-    r"(?i)(?P<name>(?:api[_-]?keys?|token|password|secret|authorization)['\"]?\s*[:=]\s*"
-    r"|--(?:admin-)?api-key\s+)"
-    r"(?:bearer\s+)?(?!None\b|null\b|True\b|False\b)(?P<quote>['\"\[(]*)[^\s'\",)\]]{4,}"
-    r"|\bhf_\w{8,}|\bsk-[\w-]{8,}"
-)
 _MIB_PER_GIB: Final = 1024
 _PERCENT: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line that explains something."""
-
-    signature: Signature
-    captures: Mapping[str, str]
-    lines: tuple[str, ...]
-    """The line, and those after it that belong to its message; secrets are blotted out."""
-    at: float
-    phase: Phase | None
-    """The furthest step of the boot when it was written."""
-    speaker: str
-    """Rank or process that wrote it, as far as the line tells."""
-    outlived: bool = False
-    """Whether the engine went on working afterwards."""
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseSeen:
-    """A step of the boot, when it was first seen, and the line that showed it."""
-
-    phase: Phase
-    at: float
-    line: str
-
-
-@dataclass(frozen=True, slots=True)
-class BootFacts:
-    """What the boot log says about memory and limits; `None` where it says nothing.
-
-    Sizes are GiB of the device. With a drafter all figures are the target's.
-    """
-
-    weights_gib: float | None = None
-    kv_tokens: int | None = None
-    """Physical KV pool in tokens; for llama.cpp what one slot holds."""
-    kv_gib: float | None = None
-    declared_context: int | None = None
-    """Model length in tokens; for llama.cpp that of a slot."""
-    state_slots: int | None = None
-    state_gib: float | None = None
-    graph_gib: float | None = None
-    free_gib: float | None = None
-    """What was left of the card at the end."""
-    requests: int | None = None
-    """Requests that can run at a time."""
-    draft_graph_disabled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeFigures:
-    """What the engine last said about decoding; `None` where it does not say."""
-
-    at: float = 0.0
-    throughput: float | None = None
-    """Tokens/s."""
-    accept_length: float | None = None
-    """Mean tokens per verification, the target's own included."""
-    accept_rate: float | None = None
-    """Accepted part of the drafted tokens, 0 to 1."""
-    cuda_graph: bool | None = None
-    running: int | None = None
-    queued: int | None = None
-    kv_usage: float | None = None
-    """Used part of the KV pool, 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a log has said so far about its last start."""
-
-    engine: str
-    findings: tuple[Finding, ...] = ()
-    """In the order of the log, one per signature."""
-    phases: tuple[PhaseSeen, ...] = ()
-    facts: BootFacts = field(default_factory=BootFacts)
-    decode: DecodeFigures | None = None
-    trouble: tuple[str, ...] = ()
-    """Lines that look like errors, and the ends of the first traceback."""
-    end: bytes = field(default=b"", repr=False)
-    """The end of the log as it came, up to 8 KiB."""
-
-    @property
-    def tail(self) -> tuple[str, ...]:
-        """The last lines, whatever they are."""
-        lines = self.end.decode(errors="replace").splitlines()
-        return tuple([shown(line) for line in lines if line.strip()][-_TAIL_LINES:])
-
-    @property
-    def phase(self) -> Phase | None:
-        """The step of the boot that was reached last."""
-        return self.phases[-1].phase if self.phases else None
-
-
-@dataclass(slots=True)
-class _Line:
-    """One line, taken apart."""
-
-    text: str
-    message: str
-    """Without prefixes, with its indentation."""
-    prefixed: bool
-    speaker: str
-    quiet: bool
-    """Logged as a warning or less."""
 
 
 @dataclass(slots=True)
@@ -228,15 +82,15 @@ class LogReader:
         self._offset = 0
         self._cursor = self._begun = 0
         self._at = 0.0
-        self._new: list[Finding] = []
+        self._new: list[LogFinding] = []
         self._forget()
 
     def _forget(self) -> None:
         """Begin a new start: nothing of an earlier one explains how this one ends."""
-        self._findings: dict[str, Finding] = {}
+        self._findings: dict[str, LogFinding] = {}
         self._offsets: dict[str, int] = {}
-        self._phases: dict[Phase, PhaseSeen] = {}
-        self._step: Phase | None = None
+        self._phases: dict[BootPhase, PhaseSeen] = {}
+        self._step: BootPhase | None = None
         self._facts = BootFacts()
         self._decode: DecodeFigures | None = None
         self._first: tuple[str, ...] = ()
@@ -252,22 +106,22 @@ class LogReader:
         return self._engine
 
     @property
-    def phase(self) -> Phase | None:
+    def phase(self) -> BootPhase | None:
         """The step of the boot that was reached last."""
         return next(reversed(self._phases), None)
 
-    def feed(self, data: bytes, at: float = 0.0) -> tuple[Finding, ...]:
+    def feed(self, data: bytes, at: float = 0.0) -> tuple[LogFinding, ...]:
         """Read `data`, which may begin and end anywhere, and return what it newly showed."""
         self._at = at
         for start in range(0, len(data), _SLICE):
             self._take(data[start : start + _SLICE])
         return self._collected()
 
-    def feed_line(self, line: str, at: float = 0.0) -> tuple[Finding, ...]:
+    def feed_line(self, line: str, at: float = 0.0) -> tuple[LogFinding, ...]:
         """Read one line of text without its line break."""
         return self.feed(line.encode(errors="surrogateescape") + b"\n", at)
 
-    def close(self) -> tuple[Finding, ...]:
+    def close(self) -> tuple[LogFinding, ...]:
         """Read a last line that has no line break. More may still be fed."""
         block, self._partial = self._partial, b""
         if block:
@@ -289,7 +143,7 @@ class LogReader:
 
     # ---- bytes ----
 
-    def _collected(self) -> tuple[Finding, ...]:
+    def _collected(self) -> tuple[LogFinding, ...]:
         new, self._new = tuple(self._new), []
         return new
 
@@ -313,7 +167,7 @@ class LogReader:
     def _scan(self, block: bytes) -> None:
         """Read whole lines."""
         if b"\x1b" in block:
-            block = _ESCAPE.sub(b"", block)
+            block = ESCAPE.sub(b"", block)
         if b"\r" in block:
             block = block.replace(b"\r", b"\n")  # every state of a progress bar is a line
         original = block = b"\n" + block
@@ -357,13 +211,13 @@ class LogReader:
     @property
     def _search(self) -> Search:
         known = self._knowledge
-        return known.steady if Phase.SERVING in self._phases else known.boot
+        return known.steady if BootPhase.SERVING in self._phases else known.boot
 
     # ---- lines ----
 
     def _read(self, block: bytes, start: int, end: int, original: bytes) -> None:
         raw = block[start : min(end, start + _LINE)]
-        line = _taken_apart(raw.decode(errors="replace"))
+        line = take_apart(raw.decode(errors="replace"))
         message = line.message.lstrip()
         self._continue(line)
         if self._trace(line):
@@ -377,7 +231,7 @@ class LogReader:
             return
         signature = self._recognise(line, message)
         if signature is None:
-            if not line.quiet and _TROUBLED.match(message, 0, _SHOWN):
+            if not line.quiet and _TROUBLED.match(message, 0, SHOWN):
                 self._note_trouble(line)
         elif signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
             position = self._locate(raw, original)
@@ -393,7 +247,7 @@ class LogReader:
         self._cursor = position + 1
         return position
 
-    def _continue(self, line: _Line) -> None:
+    def _continue(self, line: LogLine) -> None:
         """Let messages that began in the lines above go on in this one."""
         for unfinished in self._unfinished:
             unfinished.left -= 1
@@ -416,7 +270,7 @@ class LogReader:
                 )
         self._unfinished = [one for one in self._unfinished if one.left > 0]
 
-    def _trace(self, line: _Line) -> bool:
+    def _trace(self, line: LogLine) -> bool:
         """Follow tracebacks to their last line; true for the lines between first and last."""
         if line.message.rstrip().endswith(_TRACEBACK_BEGINS):
             self._traced, self._tracer = _TRACEBACK, line.speaker
@@ -433,7 +287,7 @@ class LogReader:
         self._traced = 0
         return False
 
-    def _recognise(self, line: _Line, message: str) -> Signature | None:
+    def _recognise(self, line: LogLine, message: str) -> Signature | None:
         text = line.text
         for literal, signature in self._search.literals:
             if literal not in text:
@@ -446,28 +300,18 @@ class LogReader:
                 return signature
         return None
 
-    def _is_quoted(self, line: _Line, block: bytes, start: int) -> bool:
-        """Whether a line without any prefix is part of a text that a line above quotes."""
+    def _is_quoted(self, line: LogLine, block: bytes, start: int) -> bool:
         if line.prefixed:
             return False
         above = (self._tail + block[max(0, start - _TAIL) : start])[-_TAIL:]
-        between: list[str] = []
-        for text in above.decode(errors="replace").splitlines()[: -_LOOK_BACK - 1 : -1]:
-            if opened := _last(_OPENED, text):
-                closing = re.compile(rf"{opened[1]}\s*(?:[,)\]}}].*)?$")
-                return not any(map(closing.search, [text[opened.end() :], *between]))
-            if _PREFIX.match(text):
-                return False
-            if not text.startswith("  "):  # in a traceback that is quoted too
-                between.append(text)
-        return False
+        return ends_inside_quotation(above.decode(errors="replace"))
 
-    def _find(self, signature: Signature, line: _Line, message: str, offset: int) -> None:
+    def _find(self, signature: Signature, line: LogLine, message: str, offset: int) -> None:
         known = self._findings.get(signature.id)
         if known is not None and not known.outlived:
             return
         found = _captured(signature, message)
-        finding = Finding(
+        finding = LogFinding(
             signature=signature,
             captures=found,
             lines=(shown(line.text),),
@@ -483,7 +327,7 @@ class LogReader:
         if signature.cause is Cause.DRAFT_GRAPH_DISABLED:
             self._facts = replace(self._facts, draft_graph_disabled=True)
 
-    def _note_trouble(self, line: _Line) -> None:
+    def _note_trouble(self, line: LogLine) -> None:
         if not self._first:
             self._first = (*self._frames, line.text)
         elif line.text not in self._last:
@@ -492,11 +336,11 @@ class LogReader:
 
     # ---- the boot ----
 
-    def _marks(self, line: _Line, message: str) -> list[Mark]:
+    def _marks(self, line: LogLine, message: str) -> list[Mark]:
         marks = self._search.marks
         return [mark for mark in marks if mark.literal in line.text and mark.match(message)]
 
-    def _note_mark(self, mark: Mark, line: _Line, message: str) -> None:
+    def _note_mark(self, mark: Mark, line: LogLine, message: str) -> None:
         found = _captured(mark, message)
         if self._engine == "any" and mark.engine and (mark.begins or found):
             self._engine = mark.engine  # this line only that engine writes
@@ -507,15 +351,15 @@ class LogReader:
         self._note_facts(mark, found, line)
         self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
 
-    def _enter(self, phase: Phase, line: _Line) -> None:
+    def _enter(self, phase: BootPhase, line: LogLine) -> None:
         if phase in self._phases:
             return
         self._phases[phase] = PhaseSeen(phase, self._at, shown(line.text))
         for finding in tuple(self._findings.values()):
-            if phase is Phase.SERVING or finding.speaker in {"", line.speaker}:
+            if phase is BootPhase.SERVING or finding.speaker in {"", line.speaker}:
                 self._outlive(finding)
 
-    def _note_facts(self, mark: Mark, found: Mapping[str, str], line: _Line) -> None:
+    def _note_facts(self, mark: Mark, found: Mapping[str, str], line: LogLine) -> None:
         if _FURTHER_RANK.search(line.speaker):
             return
         for name, text in found.items():
@@ -546,7 +390,7 @@ class LogReader:
                 continue
             start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
             raw = block[start : min(len(block) if end < 0 else end, start + _LINE)]
-            match = kind.match(_taken_apart(raw.decode(errors="replace")).message.lstrip())
+            match = kind.match(take_apart(raw.decode(errors="replace")).message.lstrip())
             if match:
                 decode = self._decode or DecodeFigures()
                 figures: dict[str, Any] = dict(map(_figure, match.groupdict().items()))
@@ -569,37 +413,14 @@ class LogReader:
             ):
                 self._outlive(finding)
 
-    def _outlive(self, finding: Finding) -> None:
+    def _outlive(self, finding: LogFinding) -> None:
         if finding.signature.role is not Role.NOTICE:
             self._findings[finding.signature.id] = replace(finding, outlived=True)
-
-
-def shown(text: str) -> str:
-    """Return a line as a person may see it: no control characters, no secrets, not too long."""
-    clean = _CONTROL.sub(" ", text[: 4 * _SHOWN])
-    clean = _SECRET.sub(lambda found: f"{found['name'] or ''}***", clean).rstrip()
-    return clean if len(clean) <= _SHOWN else f"{clean[: _SHOWN - 4]} ..."
-
-
-def _taken_apart(text: str) -> _Line:
-    position = 0
-    speaker = ""
-    level = ""
-    while match := _PREFIX.match(text, position):
-        position = match.end()
-        named = match.groupdict()
-        speaker = named["process"] or named["torch"] or (named["sglang"] or "").strip() or speaker
-        level = named["vllm"] or named["level"] or named["llama"] or named["glog"] or level
-    return _Line(text, text[position:], position > 0, speaker, level in _QUIET)
 
 
 def _captured(source: Signature | Mark, message: str) -> dict[str, str]:
     match = source.match(message)
     return {name: shown(text) for name, text in captures(match).items()} if match else {}
-
-
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return next(reversed(list(pattern.finditer(text))), None)
 
 
 def _figure(group: tuple[str, str | None]) -> tuple[str, float | int | bool | None]:

@@ -97,7 +97,7 @@ class Role(StrEnum):
     ECHO = "echo"
 
 
-class Phase(StrEnum):
+class BootPhase(StrEnum):
     """Steps of a boot, in their usual order."""
 
     DOWNLOADING = "downloading"
@@ -131,7 +131,7 @@ class Signature:
     literals: tuple[str, ...]
     anchors: tuple[str, ...]
     pattern: str
-    phases: frozenset[Phase] = frozenset()
+    phases: frozenset[BootPhase] = frozenset()
     boot: bool = False
     begins: bool = False
     any_level: bool = False
@@ -153,7 +153,7 @@ class Mark:
     pattern: str
     engine: str = ""
     """The one that writes it, empty where several do."""
-    phase: Phase | None = None
+    phase: BootPhase | None = None
     begins: bool = False
     ends: bool = False
     keep: str = "first"
@@ -262,7 +262,7 @@ def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -
         literals=literals,
         anchors=tuple(entry.get("anchors", default)),
         pattern=entry["pattern"],
-        phases=frozenset(map(Phase, entry.get("phases", ()))),
+        phases=frozenset(map(BootPhase, entry.get("phases", ()))),
         boot=entry.get("boot", False),
         begins=entry.get("begins", False),
         any_level=entry.get("any_level", False),
@@ -282,7 +282,7 @@ def _mark(entry: Mapping[str, Any], file: str) -> Mark:
         anchor=entry.get("anchor", _shortened(entry["literal"])),
         pattern=entry["pattern"],
         engine="" if file in {"any", "host"} else file,
-        phase=Phase(phase) if phase else None,
+        phase=BootPhase(phase) if phase else None,
         begins=entry.get("begins", False),
         ends=entry.get("ends", False),
         keep=entry.get("keep", "first"),

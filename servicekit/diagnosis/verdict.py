@@ -1,8 +1,8 @@
-"""The verdict: what a log showed, weighed against how the process ended. Pure.
+"""The diagnosis: what a log shows, weighed against how the process ended. Pure.
 
-The first cause in the log wins, for what follows are its echoes. Where there is none, a symptom
-explains; where there is none either, the exit status says what it can, and the lines that a person
-would look at come with it. What the engine outlived explains nothing, unless it never served.
+The first cause in the log wins, because later ones usually follow from it. Without a cause, a
+symptom decides; without a symptom, the exit status does, and the lines that look like errors are
+shown. A finding that the engine outlived decides nothing, unless the engine never served.
 
 Status 137 or SIGKILL is no evidence of the OOM killer: SGLang kills itself with it on any failure.
 """
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause, Group, Retry
 from servicekit.diagnosis.reader import LogReader
-from servicekit.diagnosis.signatures import Phase, Role
+from servicekit.diagnosis.signatures import BootPhase, Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.diagnosis.reader import Finding, Reading
+    from servicekit.diagnosis.reading import LogFinding, Reading
     from servicekit.diagnosis.signatures import Remedy
 
 _SHELL_SIGNALS: Final = 128
@@ -93,10 +93,10 @@ def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
     """Return a diagnosis for a terminal: cause, sentence, remedies in order, lines, source."""
     lines = [f"cause: {diagnosis.cause}", f"{diagnosis.sentence}"]
     if diagnosis.remedies:
-        lines += ["", "what would help, in this order:"]
+        lines += ["", "what helps, in this order:"]
         lines += [f"  {number}. {text}" for number, text in enumerate(diagnosis.remedies, start=1)]
     if evidence and diagnosis.evidence_lines:
-        lines += ["", "the lines that say so:" if diagnosis.signature else "lines to look at:"]
+        lines += ["", "evidence:" if diagnosis.signature else "lines to read:"]
         lines += [f"  | {line}" for line in diagnosis.evidence_lines]
     lines.append("")
     if diagnosis.cause.group is not Group.DEGRADED:
@@ -121,16 +121,16 @@ def as_json(diagnosis: Diagnosis) -> dict[str, object]:
 
 
 _RESTART: Final = {
-    Retry.ALWAYS: "a new run may do better",
-    Retry.ONCE: "worth one new run; the same again means stop",
-    Retry.NEVER_CONFIG: "no, the configuration must change first",
-    Retry.NEVER_HOST: "no, the host or an operator must act first",
+    Retry.ALWAYS: "a restart may help",
+    Retry.ONCE: "one restart is worth it; the same cause again means stop",
+    Retry.NEVER_CONFIG: "no: the configuration must change first",
+    Retry.NEVER_HOST: "no: the host or an operator must act first",
 }
 
 
-def _decisive(log: Reading, *, ended: bool) -> Finding | None:
+def _decisive(log: Reading, *, ended: bool) -> LogFinding | None:
     """Return the finding that explains, `None` where none does."""
-    served = log.phase is Phase.SERVING
+    served = log.phase is BootPhase.SERVING
     causes = [one for one in log.findings if one.signature.role is Role.CAUSE]
     symptoms = [one for one in log.findings if one.signature.role is Role.SYMPTOM]
     notices = [one for one in log.findings if one.signature.role is Role.NOTICE]
@@ -146,7 +146,7 @@ def _decisive(log: Reading, *, ended: bool) -> Finding | None:
 
 
 def _from_finding(
-    finding: Finding, log: Reading, options: Mapping[str, object], profile: str
+    finding: LogFinding, log: Reading, options: Mapping[str, object], profile: str
 ) -> Diagnosis:
     signature = finding.signature
     cause = signature.cause or Cause.UNKNOWN
@@ -181,7 +181,7 @@ def _from_finding(
 def _from_ending(
     log: Reading, exit_status: int | None, signal: int | None, profile: str
 ) -> Diagnosis:
-    """Say what the way it ended says by itself."""
+    """Return what the exit status or signal alone says."""
     if signal is not None:
         cause, sentence = _signalled(signal, log.engine)
     elif exit_status is not None:
@@ -189,21 +189,24 @@ def _from_ending(
     elif log.trouble:
         cause, sentence = (
             Cause.UNKNOWN,
-            "no known failure is in this log; these lines look like one",
+            "this log shows no known failure; the lines below look like errors",
         )
-    elif log.phase is Phase.SERVING:
-        cause, sentence = Cause.UNKNOWN, "this log shows no failure: the engine came up and served"
+    elif log.phase is BootPhase.SERVING:
+        cause, sentence = (
+            Cause.UNKNOWN,
+            "this log shows no failure: the engine started and served",
+        )
     else:
-        cause, sentence = Cause.UNKNOWN, "this log shows no failure that is known"
+        cause, sentence = Cause.UNKNOWN, "this log shows no known failure"
     lines = (*log.trouble, *log.tail[-3:]) if log.trouble else log.tail
     return Diagnosis(
         cause=cause,
         captures={},
         sentence=sentence,
         remedies=_own_remedies(cause, profile),
-        source="the way the process ended"
+        source="how the process ended"
         if exit_status is not None or signal
-        else "the log's end",
+        else "the end of the log",
         evidence_lines=tuple(dict.fromkeys(lines))[-_EVIDENCE:],
         retry=cause.retry,
         weak=cause in {Cause.UNKNOWN, Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL},
@@ -220,23 +223,26 @@ def _signalled(number: int, engine: str) -> tuple[Cause, str]:
             return Cause.ILLEGAL_INSTRUCTION, Cause.ILLEGAL_INSTRUCTION.title
         case signals.SIGKILL if engine == "sglang":
             return Cause.ENGINE_SIGNAL, (
-                "SGLang died by SIGKILL, as it does to itself after any failure inside; "
+                "SGLang died by SIGKILL, which it also sends to itself after any internal failure; "
                 "this says nothing about memory"
             )
         case signals.SIGKILL:
             return Cause.ENGINE_SIGNAL, (
-                "the engine was killed with SIGKILL; only the kernel's log can tell whether "
-                "that was the OOM killer: `journalctl -k | grep 'Killed process'`"
+                "the engine was killed with SIGKILL; only the kernel's log shows whether "
+                "it was the OOM killer: `journalctl -k | grep 'Killed process'`"
             )
         case signals.SIGTERM | signals.SIGHUP | signals.SIGINT:
-            return Cause.ENGINE_SIGNAL, f"the engine was ended by {name}, which somebody sent"
+            return (
+                Cause.ENGINE_SIGNAL,
+                f"another process terminated the engine with {name}",
+            )
         case _:
             return Cause.ENGINE_SIGNAL, f"the engine crashed with {name}"
 
 
 def _exited(status: int, lines: tuple[str, ...]) -> tuple[Cause, str]:
     if status == _USAGE and (refusal := next((line for line in lines if ": error: " in line), "")):
-        return Cause.BAD_FLAGS, f"the engine does not accept its command line: {refusal}"
+        return Cause.BAD_FLAGS, f"the engine rejects its command line: {refusal}"
     if status in _NOT_EXECUTABLE:
         return Cause.EXECUTABLE_MISSING, (
             f"the wrapper could not run the engine's program (exit status {status})"
@@ -245,12 +251,11 @@ def _exited(status: int, lines: tuple[str, ...]) -> tuple[Cause, str]:
         return Cause.SECRET_MISSING, Cause.SECRET_MISSING.title
     if status == 0:
         return Cause.ENGINE_EXIT, (
-            "the engine exited with status 0 although nobody asked it to, "
-            "as vLLM does after its core died"
+            "the engine exited unexpectedly with status 0, as vLLM does after its core process died"
         )
     return (
         Cause.ENGINE_EXIT,
-        f"the engine exited with status {status}, and its log does not say why",
+        f"the engine exited with status {status}, and its log shows no cause",
     )
 
 

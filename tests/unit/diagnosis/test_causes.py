@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from servicekit.diagnosis.causes import ABOUT, Cause, Group, Retry
+from servicekit import data
+from servicekit.diagnosis.causes import Cause, Group, Retry
 from servicekit.errors import ExitCode
 from servicekit.profiles.vocabulary import Reason
 
@@ -26,15 +28,19 @@ def test_every_cause_explains_itself(cause: Cause) -> None:
 
 @pytest.mark.parametrize("cause", Cause)
 def test_without_a_gpu_nobody_is_sent_to_look_for_an_xid(cause: Cause) -> None:
-    """Each cause has a remedy for a service on the CPU, and the same first one elsewhere."""
+    """Each cause has a remedy for a service on the CPU, and the usual first one with a GPU."""
     assert cause.first_remedy(gpu=True) == cause.remedies[0]
     assert "grep Xid" not in cause.first_remedy(gpu=False)
 
 
 def test_nothing_else_is_in_the_table() -> None:
-    """The table has every cause once, and every heading has a cause."""
-    assert set(ABOUT) == set(Cause)
+    """The table has every cause once, every heading has a cause, and every shared text is used."""
+    table = tomllib.loads(data.read("causes"))
+    shared = {f"@{name}" for part in ("shared", "gpu") for name in table.pop(part)}
+    assert set(table) == {cause.value for cause in Cause}
     assert {cause.group for cause in Cause} == set(Group)
+    remedies = {text for entry in table.values() for text in entry["remedies"]}
+    assert {text for text in remedies if text.startswith("@")} <= shared
 
 
 def test_message_ids_are_distinct_and_never_change() -> None:
@@ -73,7 +79,7 @@ def test_the_manager_is_told_by_the_exit_code(retry: Retry, code: ExitCode) -> N
 
 
 def test_the_list_is_cheap_to_import() -> None:
-    """Whoever needs only the words pays for no parser, no dataclass and no signature."""
+    """Importing the names loads no parser, no dataclass and no signature."""
     code = (
         "import sys, servicekit.diagnosis.causes;"
         "dear = {'tomllib', 'dataclasses', 'uuid', 'servicekit.diagnosis.signatures'};"

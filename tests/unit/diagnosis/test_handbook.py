@@ -78,4 +78,4 @@ def test_journalctl_takes_the_catalog(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout
-    assert "1. look for an Xid at that moment" in one
+    assert "1. look for an Xid at that time" in one

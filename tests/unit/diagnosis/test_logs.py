@@ -10,7 +10,7 @@ import pytest
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.reader import LogReader
-from servicekit.diagnosis.signatures import Phase
+from servicekit.diagnosis.signatures import BootPhase as Phase
 from servicekit.diagnosis.verdict import Diagnosis, diagnose
 
 DIRECTORY = Path(__file__).parent.parent.parent / "diagnosis"
@@ -87,15 +87,28 @@ def test_no_secret_of_a_log_is_repeated() -> None:
     [
         (
             "logs/vllm_worker_killed.log",
-            [Phase.LOADING_WEIGHTS, Phase.ALLOCATING, Phase.WARMING_UP, Phase.SERVING],
+            [
+                Phase.LOADING_WEIGHTS,
+                Phase.ALLOCATING,
+                Phase.WARMING_UP,
+                Phase.SERVING,
+            ],
         ),
         (
             "logs/llama_verbose_boot.log",
-            [Phase.LOADING_WEIGHTS, Phase.ALLOCATING, Phase.WARMING_UP, Phase.SERVING],
+            [
+                Phase.LOADING_WEIGHTS,
+                Phase.ALLOCATING,
+                Phase.WARMING_UP,
+                Phase.SERVING,
+            ],
         ),
         ("logs/llama_serving.log", [Phase.LOADING_WEIGHTS, Phase.SERVING]),
         ("logs/vllm_truncated.log", [Phase.LOADING_WEIGHTS]),
-        ("articles/boot_balanced.log", [Phase.ALLOCATING, Phase.CAPTURING_GRAPHS, Phase.SERVING]),
+        (
+            "articles/boot_balanced.log",
+            [Phase.ALLOCATING, Phase.CAPTURING_GRAPHS, Phase.SERVING],
+        ),
         (
             "articles/draft_graph.log",
             [Phase.LOADING_WEIGHTS, Phase.CAPTURING_GRAPHS, Phase.SERVING],

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.reader import BootFacts, LogReader, Reading, shown
-from servicekit.diagnosis.signatures import Phase, knowledge
+from servicekit.diagnosis.lines import shown
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.reading import BootFacts, Reading
+from servicekit.diagnosis.signatures import BootPhase, knowledge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,7 +137,7 @@ def test_progress_bars_are_lines() -> None:
     bars = b"Loading safetensors checkpoint shards:   0%|\rLoading safetensors\r" + OOM.encode()
     reader = LogReader("vllm")
     reader.feed(bars + b"\r\n")
-    assert reader.phase is Phase.LOADING_WEIGHTS
+    assert reader.phase is BootPhase.LOADING_WEIGHTS
     assert _causes(reader.reading()) == [Cause.CUDA_OOM]
 
 
@@ -241,14 +243,14 @@ def test_a_boot_is_told_step_by_step_with_its_times() -> None:
         reader.feed_line(line, at=float(second))
     reading = reader.reading()
     assert [(seen.phase, seen.at) for seen in reading.phases] == [
-        (Phase.DOWNLOADING, 1.0),
-        (Phase.LOADING_WEIGHTS, 2.0),
-        (Phase.ALLOCATING, 3.0),
-        (Phase.CAPTURING_GRAPHS, 7.0),
-        (Phase.WARMING_UP, 15.0),
-        (Phase.SERVING, 16.0),
+        (BootPhase.DOWNLOADING, 1.0),
+        (BootPhase.LOADING_WEIGHTS, 2.0),
+        (BootPhase.ALLOCATING, 3.0),
+        (BootPhase.CAPTURING_GRAPHS, 7.0),
+        (BootPhase.WARMING_UP, 15.0),
+        (BootPhase.SERVING, 16.0),
     ]
-    assert reading.phase is reader.phase is Phase.SERVING
+    assert reading.phase is reader.phase is BootPhase.SERVING
     assert reading.engine == reader.engine == "sglang"
 
 
@@ -317,7 +319,7 @@ def test_vllm_figures() -> None:
     assert reading.facts == BootFacts(
         weights_gib=19.75, kv_tokens=91022, kv_gib=5.98, declared_context=32768, graph_gib=0.46
     )
-    assert reading.phase is Phase.CAPTURING_GRAPHS
+    assert reading.phase is BootPhase.CAPTURING_GRAPHS
     assert reading.engine == "vllm"
 
 
@@ -336,7 +338,7 @@ def test_a_new_start_begins_anew() -> None:
     reader.feed(log.encode())
     reading = reader.reading()
     assert reading.findings == ()
-    assert reading.phase is Phase.ALLOCATING
+    assert reading.phase is BootPhase.ALLOCATING
     assert reading.decode is None
 
 

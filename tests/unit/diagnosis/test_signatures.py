@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.reader import BootFacts, DecodeFigures, LogReader
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.reading import BootFacts, DecodeFigures
 from servicekit.diagnosis.signatures import (
     FILES,
-    Phase,
+    BootPhase,
     Role,
     compiled,
     document,
@@ -25,8 +26,8 @@ NEAR = [(name, entry, line) for name, entry in ENTRIES for line in entry["near"]
 READ_BY = {"any": "openai", "host": "kernel"}
 """Who reads the lines of a file that belongs to no engine."""
 BOOTS = {
-    Phase.CAPTURING_GRAPHS: "Capture target decode CUDA graph begin. backend=full, bs=[1]",
-    Phase.WARMING_UP: "max_total_num_tokens=38688, max_running_requests=6, context_len=262144",
+    BootPhase.CAPTURING_GRAPHS: "Capture target decode CUDA graph begin. backend=full, bs=[1]",
+    BootPhase.WARMING_UP: "max_total_num_tokens=38688, max_running_requests=6, context_len=262144",
 }
 """Lines of SGLang that bring a boot into a step."""
 
@@ -35,7 +36,7 @@ def _reader(name: str, entry: dict[str, Any]) -> LogReader:
     if "phases" not in entry:
         return LogReader(READ_BY.get(name, name))
     reader = LogReader("sglang")
-    reader.feed_line(BOOTS[Phase(entry["phases"][0])])
+    reader.feed_line(BOOTS[BootPhase(entry["phases"][0])])
     for _ in range(4):
         reader.feed_line("")
     return reader

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servicekit.diagnosis.causes import Cause, Retry
-from servicekit.diagnosis.reader import LogReader, Reading
-from servicekit.diagnosis.signatures import Phase
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.reading import Reading
+from servicekit.diagnosis.signatures import BootPhase
 from servicekit.diagnosis.verdict import Diagnosis, as_json, diagnose, render_text
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def test_a_reader_is_closed_and_a_reading_will_do() -> None:
 @pytest.mark.parametrize(
     ("exit_status", "signal", "cause", "words"),
     [
-        (0, None, Cause.ENGINE_EXIT, "status 0 although nobody asked"),
+        (0, None, Cause.ENGINE_EXIT, "unexpectedly with status 0"),
         (1, None, Cause.ENGINE_EXIT, "status 1"),
         (126, None, Cause.EXECUTABLE_MISSING, "could not run"),
         (127, None, Cause.EXECUTABLE_MISSING, "could not run"),
@@ -100,7 +101,7 @@ def test_a_reader_is_closed_and_a_reading_will_do() -> None:
         (None, 9, Cause.ENGINE_SIGNAL, "says nothing about memory"),
         (None, 11, Cause.ENGINE_SIGNAL, "SIGSEGV"),
         (139, None, Cause.ENGINE_SIGNAL, "SIGSEGV"),
-        (143, None, Cause.ENGINE_SIGNAL, "SIGTERM, which somebody sent"),
+        (143, None, Cause.ENGINE_SIGNAL, "terminated the engine with SIGTERM"),
         (None, 99, Cause.ENGINE_SIGNAL, "signal 99"),
     ],
 )
@@ -169,9 +170,9 @@ def test_an_unknown_failure_shows_the_lines_to_look_at() -> None:
 @pytest.mark.parametrize(
     ("lines", "sentence"),
     [
-        ([], "this log shows no failure that is known"),
-        ([SERVING], "this log shows no failure: the engine came up and served"),
-        (["ValueError: x"], "no known failure is in this log; these lines look like one"),
+        ([], "this log shows no known failure"),
+        ([SERVING], "this log shows no failure: the engine started and served"),
+        (["ValueError: x"], "this log shows no known failure; the lines below look like errors"),
     ],
 )
 def test_a_log_without_failure_is_said_to_have_none(lines: list[str], sentence: str) -> None:
@@ -257,7 +258,7 @@ def test_without_remedies_of_its_own_the_causes_are_given() -> None:
     )
     assert diagnosis.remedies == Cause.GPU_FAULT.remedies
     named = diagnose(_log(), exit_status=1, profile="mtp")
-    assert named.remedies == ("read its last lines: `servicekit logs mtp`",)
+    assert named.remedies == ("read the engine's last lines: `servicekit logs mtp`",)
 
 
 def test_derived_numbers_are_rounded_down() -> None:
@@ -290,15 +291,15 @@ def test_the_text_says_it_all_in_order() -> None:
         "cause: kv-cache-too-small",
         "with `--mem-fraction-static 0.85` the weights leave no GPU memory for the KV cache",
         "",
-        "what would help, in this order:",
+        "what helps, in this order:",
         "  1. raise `--mem-fraction-static` above 0.93: the log's own minimum",
         "  2. use a smaller quantization of the model, or a larger card",
         "  3. `servicekit plan PROFILE` shows what fits before a start",
         "",
-        "the lines that say so:",
+        "evidence:",
         f"  | {MINIMUM}",
         "",
-        "restart: worth one new run; the same again means stop",
+        "restart: one restart is worth it; the same cause again means stop",
         "source: SGLang 0.5.16 and 0.5.23, kv_cache_configurator",
     ]
     assert MINIMUM not in render_text(diagnose(_log(MINIMUM)), evidence=False)
@@ -307,7 +308,7 @@ def test_the_text_says_it_all_in_order() -> None:
 def test_the_text_promises_no_restart_where_nothing_ended() -> None:
     """A degraded service is not about to be restarted by its diagnosis."""
     assert "restart:" not in render_text(diagnose(_log(NOTICE)))
-    assert "lines to look at:" in render_text(diagnose(_log("ValueError: x")))
+    assert "lines to read:" in render_text(diagnose(_log("ValueError: x")))
 
 
 def test_the_text_leaves_empty_parts_out() -> None:
@@ -317,7 +318,7 @@ def test_the_text_leaves_empty_parts_out() -> None:
         "cause: unknown",
         "s",
         "",
-        "restart: a new run may do better",
+        "restart: a restart may help",
         "source: the log's end",
     ]
 
@@ -348,4 +349,4 @@ def test_captures_are_numbers_where_they_can_be() -> None:
 def test_an_empty_reading_has_no_phase() -> None:
     """A log that has said nothing has reached nothing."""
     assert Reading("any").phase is None
-    assert _log(SERVING).reading().phase is Phase.SERVING
+    assert _log(SERVING).reading().phase is BootPhase.SERVING
