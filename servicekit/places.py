@@ -89,6 +89,10 @@ class Places:
         """The profile's wrapper script."""
         return self.wrappers / profile
 
+    def plan(self, profile: str) -> PurePosixPath:
+        """The profile as its install resolved it: what the watchdog runs."""
+        return self.wrappers / f"{profile}.plan.json"
+
     def secret(self, profile: str, variable: str) -> PurePosixPath:
         """The file that holds the value of one of the profile's secrets."""
         return self.secrets / profile / variable

@@ -67,12 +67,15 @@ def _probe(mine: Session, name: str, *, live: bool, deep: bool) -> Verdict:
     import asyncio
 
     from servicekit.profiles import credentials
-    from servicekit.service.plan import apply_tunables
+    from servicekit.service.installed import at, of_profile, tuned
 
-    recipe = apply_tunables(mine.profile(name), os.environ)
+    plan = mine.installed_plan(name)
+    if plan is None:
+        plan = of_profile(mine.profile(name), mine.places, ())
+    recipe = tuned(plan, os.environ).profile
     if state is not None and state.port is not None:
         # The service's own environment may have moved it.
-        recipe = recipe.model_copy(update={"port": state.port, "host": state.host})
+        recipe = at(recipe, state.host, state.port)
     api_key = credentials.api_key(recipe, mine.places, os.environ)
     return asyncio.run(_ask(recipe, api_key, live=live))
 

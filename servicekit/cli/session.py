@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.profiles.settings import Settings
     from servicekit.profiles.vocabulary import ManagerName
+    from servicekit.service.installed import InstalledPlan
     from servicekit.watchdog.publish import State
     from servicekit.watchdog.status import Status
 
@@ -96,6 +97,28 @@ class Session:
         """The profile `name`; raises `UserError` where it is refused."""
         return self.catalog.get(name)
 
+    def sources(self, name: str) -> dict[str, str | None]:
+        """The files that decide on profile `name`, with their hashes."""
+        from servicekit.profiles.sources import digests
+
+        settings = str(self.settings.file or self.places.config)
+        return digests((settings, *self.catalog.sources(name)))
+
+    def installed_plan(self, name: str) -> InstalledPlan | None:
+        """What the install of `name` resolved; `None` without one, as 0.1.0 wrote none."""
+        from servicekit.service.installed import read_plan
+
+        return read_plan(Path(self.places.plan(name)), name)
+
+    def installed_profile(self, name: str) -> Profile:
+        """The profile `name` as it is installed, and as it is now where it is not installed."""
+        plan = self.installed_plan(name)
+        if plan is None:
+            return self.profile(name)
+        from servicekit.profiles.model import Profile
+
+        return Profile.model_validate(plan.data)
+
     def manifests(self) -> dict[str, Manifest]:
         """What is installed."""
         from servicekit.install.present import manifests
@@ -164,7 +187,9 @@ class Session:
         from servicekit.service.unit import stop_seconds
 
         try:
-            return stop_seconds(self.profile(profile)) + SLACK
+            plan = self.installed_plan(profile)
+            recipe = self.profile(profile) if plan is None else plan.profile
+            return stop_seconds(recipe) + SLACK
         except UserError:  # its file is gone or damaged; it must be stoppable all the same
             return STOP_LIMIT
 

@@ -3,55 +3,77 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servicekit.cli.options import ForUser, ProfileName, session
-from servicekit.errors import ExitCode
-from servicekit.host.apart import Apart
+from servicekit.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
-    from servicekit.places import Places
-    from servicekit.profiles.model import Profile
+    from servicekit.service.installed import InstalledPlan
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Installed plan to run, by default the profile's."),
+]
 
 
-def watch(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
+def watch(
+    ctx: typer.Context, profile: ProfileName, *, plan: PlanFile = None, user: ForUser = False
+) -> None:
     """Run an engine under its watchdog, in the foreground.
 
-    This is what the service manager runs. By hand, ^C stops it.
+    This is what the service manager runs: the profile as it was installed. ^C stops it.
     """
-    from servicekit.errors import UserError
     from servicekit.managers.alarm import alarm
 
     mine = session(ctx, user=user)
+    command: tuple[str, ...] = ()
     try:
-        code = _watch(mine, profile)
+        installed = _installed(mine, profile, plan)
+        command = installed.command
+        code = _watch(installed)
     except UserError as error:
-        alarm(mine.own_command(), profile, error.code, os.environ)
+        alarm(command or mine.own_command(), profile, error.code, os.environ)
         raise
-    alarm(mine.own_command(), profile, code, os.environ)
+    alarm(command, profile, code, os.environ)
     raise typer.Exit(code)
 
 
-def _watch(mine: Session, profile: str) -> ExitCode:
-    # What checks settings and profiles is a third of all our memory, and done in a moment.
-    reading = Apart(lambda: _read(mine, profile))
+def _watch(plan: InstalledPlan) -> ExitCode:
+    from servicekit.service.installed import denied, tuned
     from servicekit.watchdog.daemon import watch as run
 
-    recipe, places = reading.result()
-    code = run(recipe, places)
+    if denied(plan, os.environ):
+        raise UserError(
+            f'profile "{plan.profile.name}" must not run',
+            hint=f"remove it from deny in {plan.places.config}, and start it again",
+            code=ExitCode.CONFIG,
+        )
+    code = run(tuned(plan, os.environ))
     if code is ExitCode.TEMPFAIL:
         from servicekit.managers.haste import hasten
 
-        hasten(places, os.environ)
+        hasten(plan.places, os.environ)
     return code
 
 
-def _read(mine: Session, name: str) -> tuple[Profile, Places]:
-    """Read the profile as the environment's tunables make it."""
-    from servicekit.profiles.model import plain
-    from servicekit.service.plan import apply_tunables
+def _installed(mine: Session, name: str, file: Path | None) -> InstalledPlan:
+    """Read the installed plan; make one of the profile where 0.1.0 installed it without."""
+    from servicekit.service.installed import read_plan
 
-    return plain(apply_tunables(mine.profile(name), os.environ)), mine.places
+    plan = mine.installed_plan(name) if file is None else read_plan(file, name)
+    if plan is not None:
+        return plan
+    if file is not None:
+        raise UserError(
+            f'plan "{file}" of profile "{name}" does not exist',
+            hint=f"run `servicekit install {name}`",
+            code=ExitCode.CONFIG,
+        )
+    from servicekit.service.installed import of_profile
+
+    return of_profile(mine.profile(name), mine.places, mine.own_command())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from servicekit.service.unit import moved_directories
 from servicekit.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import PurePosixPath
 
     from servicekit.install.changes import Change
@@ -60,6 +60,10 @@ class Order:
     """UUIDs of the profile's GPUs, in its order, where the driver told all of them."""
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
+    alert_command: tuple[str, ...] = ()
+    """What the settings run for a service that stays failed."""
+    sources: Mapping[str, str | None] = field(default_factory=dict)
+    """Files that profile and settings were read from, with their hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,14 @@ def look_around(order: Order, tree: Tree) -> Survey:
         path=order.path,
         root=Path(tree.root),
     )
-    return replace(found, host=replace(found.host, uuids=order.uuids))
+    host = replace(
+        found.host,
+        uuids=order.uuids,
+        kv_tokens=order.kv_tokens,
+        alert_command=order.alert_command,
+        sources=order.sources,
+    )
+    return replace(found, host=host)
 
 
 def directories(order: Order) -> Iterable[Directory]:

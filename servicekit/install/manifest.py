@@ -22,8 +22,6 @@ from servicekit.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-DRIFT: Final = 0.05
-"""How far a pool may be from its plan before that is said, as a share of the plan's."""
 FORMAT: Final = 1
 """Version of the manifest's own layout; a newer one is refused, not guessed at."""
 
@@ -85,19 +83,6 @@ class Manifest:
     """UUIDs of the profile's GPUs, in its order; none where the driver did not tell them all."""
     kv_precision_accepted: str | None = None
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
-
-    def pool_drift(self, physical: int | None) -> str:
-        """Say how far a pool of `physical` tokens is from the plan's; empty where it is near."""
-        if self.kv_tokens is None or physical is None:
-            return ""
-        off = (physical - self.kv_tokens) / self.kv_tokens
-        if abs(off) <= DRIFT:
-            return ""
-        more = "more" if off > 0 else "fewer"
-        return (
-            f"the pool holds {physical} tokens, {abs(off):.0%} {more} than the {self.kv_tokens} "
-            "of the plan"
-        )
 
     def to_json(self) -> str:
         """Text of the manifest's file."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servicekit import data
 from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError
-from servicekit.profiles import trusted_toml
+from servicekit.profiles import sources, trusted_toml
 from servicekit.profiles.findings import Finding, texts
 from servicekit.profiles.parsing import examine, merge
 from servicekit.text import did_you_mean, printable, shown
@@ -50,6 +50,8 @@ class _Loaded:
     profile: Profile
     data: Mapping[str, Any]
     """As it is after `extends`, for a profile that extends this one."""
+    sources: tuple[str, ...]
+    """What it was read from, itself first: see `servicekit.profiles.sources`."""
 
 
 class _NoBaseError(Exception):
@@ -93,6 +95,11 @@ class Catalog:
                 hint=f'name it in {self._config}, as in `allow = ["{shown(name)}"]`',
             )
         return self._load(name).profile
+
+    def sources(self, name: str) -> tuple[str, ...]:
+        """Return what the profile `name` is read from; raises as `get` does."""
+        self.get(name)
+        return self._load(name).sources
 
     def describe(self) -> tuple[Listed, ...]:
         """Describe every profile there is; one that is refused is a line like any other."""
@@ -147,17 +154,21 @@ class Catalog:
         if own and name in _built_in() and extended_by and extended_by[-1] in _built_in():
             own = False  # a file of that name is refused, but must not break the built-in ones
         if own:
-            where = printable(str(self._file(name)))
+            source = str(self._file(name))
+            where = printable(source)
             said = self._read(name)
         else:
+            source = f"{sources.BUILT_IN}{name}"
             where = f'built-in profile "{name}"'
             said = trusted_toml.parse(data.read("profiles", name).encode())
         entries, findings = dict(said.data), list(said.findings)
         profile: Profile | None = None
+        read: tuple[str, ...] = (source,)
         try:
             if "extends" in entries:
                 base = self._base(entries.pop("extends"), (*extended_by, name))
-                entries = merge(base, entries)
+                entries = merge(base.data, entries)
+                read += base.sources
         except _NoBaseError as error:
             findings.append(Finding(("extends",), str(error)))
         else:
@@ -167,7 +178,7 @@ class Catalog:
                 findings += wrong
         if profile is None or findings:
             raise ProfileError(where, texts(findings, said.lines))
-        return _Loaded(profile, entries)
+        return _Loaded(profile, entries, read)
 
     def _read(self, name: str) -> trusted_toml.Document:
         """Read a site's file, with what is wrong with its name among the findings."""
@@ -186,8 +197,8 @@ class Catalog:
         )
         return replace(said, findings=(shadow, *said.findings))
 
-    def _base(self, name: object, extended_by: tuple[str, ...]) -> Mapping[str, Any]:
-        """Give the data of the profile that another one extends."""
+    def _base(self, name: object, extended_by: tuple[str, ...]) -> _Loaded:
+        """Load the profile that another one extends."""
         if not isinstance(name, str):
             raise _NoBaseError("must be the name of a profile in quotes")
         if name in extended_by:
@@ -197,7 +208,7 @@ class Catalog:
         if name not in known:
             raise _NoBaseError(f'there is no profile "{shown(name)}"{did_you_mean(name, known)}')
         try:
-            return self._load(name, extended_by).data
+            return self._load(name, extended_by)
         except ProfileError as error:
             first = error.message.partition("\n")[0]
             raise _NoBaseError(f'"{shown(name)}" is refused itself: {first}') from None

@@ -7,8 +7,7 @@ MiB, as each field says.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -323,23 +322,3 @@ class Profile(_Section):
     def unit(self) -> str:
         """Name of the systemd unit, without its suffix; also the Supervisor program."""
         return f"servicekit-{self.name}"
-
-
-def plain(profile: Profile) -> Profile:
-    """Return a twin of `profile` that can be sent to, and read by, a process without pydantic.
-
-    It answers by the same attributes and properties, and to nothing else.
-    """
-    return cast("Profile", _plain(profile))
-
-
-def _plain(section: BaseModel) -> SimpleNamespace:
-    kind = type(section)
-    properties = (name for name, member in vars(kind).items() if isinstance(member, property))
-    vocabulary = {name: getattr(section, name) for name in (*kind.model_fields, *properties)}
-    return SimpleNamespace(
-        **{
-            name: _plain(value) if isinstance(value, BaseModel) else value
-            for name, value in vocabulary.items()
-        }
-    )

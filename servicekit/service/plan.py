@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from servicekit.engines import engine
-from servicekit.errors import ExitCode, ProfileError, UserError
 from servicekit.models.hub_cache import cache_directory
 from servicekit.places import Scope
-from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import PLACEHOLDER, EngineName, variable_of
 from servicekit.quoting import Reference
-from servicekit.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,14 +19,9 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.quoting import Piece, Word
 
-_WHOLE: Final = re.compile(r"0|-?[1-9][0-9]*")
-_DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
-
 _MOST_BY_UUID: Final = {EngineName.VLLM: 0, EngineName.SGLANG: 1}
 """With how many GPUs an engine leaves `CUDA_VISIBLE_DEVICES` to CUDA alone. vLLM takes it for
 numbers in many versions (vllm#20939), and SGLang where several GPUs reduce among themselves."""
-_CONTEXT_OPTIONS: Final = ("context-length", "max-total-tokens")
-"""Options that bound the context: who lowers one by the environment asks for that much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +41,12 @@ class Host:
     """Installed profiles that share a GPU or the port with this one, by name."""
     uuids: tuple[str, ...] = ()
     """The profile's GPUs in its order, where the driver told all of their UUIDs."""
+    kv_tokens: int | None = None
+    """Tokens of the KV pool by the memory plan; `None` where the GPU could not be asked."""
+    alert_command: tuple[str, ...] = ()
+    """What the settings run for a service that stays failed."""
+    sources: Mapping[str, str | None] = field(default_factory=dict)
+    """Files that profile and settings were read from, with their hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +112,10 @@ def make_plan(profile: Profile, host: Host) -> Plan:
         environment=tuple(environment.items()),
         scrub=adapter.scrub,
         words=((host.executable,), *(_filled(word, values) for word in adapter.words(concrete))),
-        watchdog=(*host.servicekit, "watch", profile.name),
+        watchdog=(
+            *(*host.servicekit, "watch", profile.name),
+            *("--plan", str(host.places.plan(profile.name))),
+        ),
     )
 
 
@@ -123,56 +123,6 @@ def _visible(profile: Profile, host: Host) -> tuple[str, ...]:
     """Names of the GPUs that the engine sees; a UUID still means the same one in another slot."""
     by_uuid = len(host.uuids) <= _MOST_BY_UUID.get(profile.engine, len(host.uuids))
     return host.uuids if host.uuids and by_uuid else profile.gpus
-
-
-def apply_tunables(profile: Profile, environment: Mapping[str, str]) -> Profile:
-    """Return `profile` as the environment's tunables make it, or raise `UserError` naming them.
-
-    The wrapper reads the same variables, so that watchdog and engine agree.
-    """
-    data = profile.model_dump(mode="json", exclude={"name"}, exclude_unset=True)
-    given = {
-        variable_of(tunable): tunable
-        for tunable in profile.tunables
-        if environment.get(variable_of(tunable))  # to the wrapper, empty is as good as unset
-    }
-    for variable, tunable in given.items():
-        text = environment[variable]
-        if tunable in profile.environment:
-            data["environment"][tunable] = text
-        elif tunable == "port":
-            data["port"] = _typed(text, profile.port, variable)
-        else:
-            data["options"][tunable] = _typed(text, profile.options[tunable], variable)
-            if tunable in _CONTEXT_OPTIONS:
-                _bound(data["context"], data["options"][tunable])
-    try:
-        return parse(data, name=profile.name, where=f"environment ({', '.join(given)})")
-    except ProfileError as error:
-        raise UserError(str(error), code=ExitCode.CONFIG) from None
-
-
-def _typed(text: str, like: object, variable: str) -> object:
-    """Read `text` as a value of the kind of `like`, as strictly as any engine's parser does."""
-    if isinstance(like, int) and _WHOLE.fullmatch(text):
-        return int(text)
-    if isinstance(like, float) and _DECIMAL.fullmatch(text):
-        return float(text)
-    if isinstance(like, str) and not text.startswith("-"):
-        return text
-    kinds = {int: "a whole number", float: "a decimal number", str: 'text that begins without "-"'}
-    raise UserError(
-        f'environment: {variable} must be {kinds[type(like)]}, not "{shown(text)}"',
-        code=ExitCode.CONFIG,
-    )
-
-
-def _bound(context: dict[str, Any], limit: object) -> None:
-    """Ask for no more context than a tunable leaves."""
-    if isinstance(limit, int):
-        for key in ("requested", "minimum"):
-            if context.get(key) is not None:
-                context[key] = min(context[key], limit)
 
 
 def _surroundings(host: Host) -> dict[str, Word]:

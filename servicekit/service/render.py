@@ -15,6 +15,7 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.installed import plan_text
 from servicekit.service.unit import TARGET, stop_seconds, unit_of
 
 if TYPE_CHECKING:
@@ -74,9 +75,9 @@ def artifacts(plan: Plan, manager: ManagerName, *, enabled: bool = True) -> tupl
     try:
         match manager:
             case ManagerName.SYSTEMD:
-                return (wrapper(plan), *_systemd(plan, enabled=enabled))
+                return (wrapper(plan), plan_file(plan), *_systemd(plan, enabled=enabled))
             case ManagerName.SUPERVISOR:
-                return (wrapper(plan), _supervisor(plan, enabled=enabled))
+                return (wrapper(plan), plan_file(plan), _supervisor(plan, enabled=enabled))
             case _:
                 assert_never(manager)
     except quoting.UnquotableError as error:
@@ -94,6 +95,11 @@ def wrapper(plan: Plan) -> Artifact:
         secrets=str(places.secrets / name),
     )
     return Artifact(places.wrapper(name), 0o755, text, None)
+
+
+def plan_file(plan: Plan) -> Artifact:
+    """The installed plan, which the watchdog reads."""
+    return Artifact(plan.host.places.plan(plan.profile.name), 0o644, plan_text(plan), None)
 
 
 def _lines(words: tuple[Word, ...]) -> Iterator[list[Word]]:

@@ -21,10 +21,10 @@ from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import cgroups, procfs
 from servicekit.host.shared_memory import SharedMemory
-from servicekit.install.manifest import from_json
 from servicekit.log import Priority, Redactor, open_events
 from servicekit.places import Scope, spelt
 from servicekit.profiles import credentials
+from servicekit.service.installed import pool_drift
 from servicekit.text import printable
 from servicekit.watchdog import evidence, history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
@@ -68,9 +68,7 @@ if TYPE_CHECKING:
 
     from servicekit.engines.base import Contexts, Counters
     from servicekit.host.facts import Process
-    from servicekit.install.manifest import Manifest
-    from servicekit.places import Places
-    from servicekit.profiles.model import Profile
+    from servicekit.service.installed import InstalledPlan
     from servicekit.watchdog.engine import PortHolder
     from servicekit.watchdog.events import Memory, SurveyResult, View
     from servicekit.watchdog.evidence import Received
@@ -93,23 +91,25 @@ FIGURES: Final = re.compile(r"\d+")
 UP: Final = frozenset({RunPhase.SERVING, RunPhase.DEGRADED})
 
 
-def watch(profile: Profile, places: Places) -> ExitCode:
-    """Watch one run of `profile`; raise `UserError` when it cannot even begin."""
-    wrapper = Path(places.wrapper(profile.name))
+def watch(plan: InstalledPlan) -> ExitCode:
+    """Watch one run of `plan`; raise `UserError` when it cannot even begin."""
+    name = plan.profile.name
+    wrapper = Path(plan.places.wrapper(name))
     if not os.access(wrapper, os.X_OK):
-        message = f'profile "{profile.name}" is not installed: {wrapper} is not there'
-        hint = f"run `servicekit install {profile.name}`"
+        message = f'profile "{name}" is not installed: {wrapper} does not exist'
+        hint = f"run `servicekit install {name}`"
         raise UserError(message, hint=hint, code=ExitCode.CONFIG)
-    secrets = credentials.read(profile, places, os.environ)
-    return asyncio.run(Watchdog(profile, places, secrets).run())
+    secrets = credentials.read(plan.profile, plan.places, os.environ)
+    return asyncio.run(Watchdog(plan, secrets).run())
 
 
 class Watchdog:
     """One run: the loop's `World`, and what posts events to the loop."""
 
-    def __init__(self, profile: Profile, places: Places, secrets: Mapping[str, str]) -> None:
+    def __init__(self, plan: InstalledPlan, secrets: Mapping[str, str]) -> None:
+        profile, places = plan.profile, plan.places
         self._profile, self._places, self._secrets = profile, places, secrets
-        self._manifest = _manifest_of(profile.name, places)
+        self._kv_tokens = plan.kv_tokens
         self._id = os.environ.get("INVOCATION_ID") or uuid4().hex
         self._notifier = Notifier()
         self._redact = Redactor(secrets.values())
@@ -417,7 +417,7 @@ class Watchdog:
             return figures
         named = ("requested", "declared", "physical", "effective")
         told = ", ".join(f"{name} {getattr(contexts, name) or 'unknown'}" for name in named)
-        drift = self._manifest.pool_drift(contexts.physical) if self._manifest else ""
+        drift = pool_drift(self._kv_tokens, contexts.physical)
         return f"{figures}; context in tokens: {told}" + (f"; {drift}" if drift else "")
 
     def _remedy(self, seen: View) -> str:
@@ -560,15 +560,6 @@ class Watchdog:
             return None
         held = (await self.survey()).engine_mib
         return None if held is None else held >= self._profile.watch.vram_minimum
-
-
-def _manifest_of(name: str, places: Places) -> Manifest | None:
-    """Read what the install left; `None` where it is of another version, or not for us to read."""
-    path = Path(places.manifest(name))
-    try:
-        return from_json(path.read_text(encoding="utf-8"), where=str(path))
-    except (OSError, UserError):
-        return None
 
 
 def context_fields(contexts: Contexts | None) -> dict[str, int | None] | None:

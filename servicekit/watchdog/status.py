@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.errors import ExitCode
 from servicekit.host import procfs
+from servicekit.service.installed import pool_drift
 from servicekit.watchdog import history, publish
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         manager_state=None if seen is None else seen.active,
         enabled=enabled,
         kv_precision_accepted=manifest.kv_precision_accepted,
-        pool_drift=manifest.pool_drift(status.context["physical"]),
+        pool_drift=pool_drift(manifest.kv_tokens, status.context["physical"]),
     )
 
 

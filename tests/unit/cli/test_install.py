@@ -90,7 +90,7 @@ def test_drift_is_shown_kept_and_forced(image: Path) -> None:
 
 
 def test_an_upgrade_shows_its_difference_and_writes_nothing_else(tmp_path: Path) -> None:
-    """Of a changed profile the file that says so is replaced, and every other one is kept."""
+    """Of a changed profile the files that say so are replaced, and every other one is kept."""
     image, site = tmp_path / "image", tmp_path / "site"
     for folder in (image, site):
         folder.mkdir()
@@ -106,18 +106,21 @@ def test_an_upgrade_shows_its_difference_and_writes_nothing_else(tmp_path: Path)
 
     upgrade("the first")
     unit = "/srv/x/units/servicekit-here.service"
+    plan = "/srv/x/wrappers/here.plan.json"
     before = {path: path.lstat().st_ino for path in image.rglob("*")}
     dry = upgrade("the second", "--dry-run")
-    assert dry[0] == f"replace  {unit}"
+    assert dry[0] == f"replace  {plan}"
+    assert f"replace  {unit}" in dry
     assert [line for line in dry if line.startswith(("-D", "+D"))] == [
         "-Description=servicekit here: the first",
         "+Description=servicekit here: the second",
     ]
-    assert upgrade("the second") == [f"replace  {unit}"]
+    assert upgrade("the second") == [f"replace  {plan}", f"replace  {unit}"]
     after = {path: path.lstat().st_ino for path in image.rglob("*")}
     manifest = image / "srv/x/installed/here.json"
     assert {path for path in after if after[path] != before.get(path)} == {
         image / unit.lstrip("/"),
+        image / plan.lstrip("/"),
         manifest,
     }
     assert upgrade("the second") == ["nothing to do"]

@@ -292,7 +292,7 @@ def test_an_uninstall_stops_and_removes(host: Host) -> None:
     (host.home / "state/demo/history.jsonl").write_text("")
     dry = host.said("uninstall", "demo", "--dry-run").splitlines()
     wet = host.said("uninstall", "demo").splitlines()
-    assert [line.split()[0] for line in wet] == ["remove", "remove"]
+    assert [line.split()[0] for line in wet] == ["remove", "remove", "remove"]
     assert set(wet) <= set(dry)
     assert (host.home / "state/demo/history.jsonl").exists()
     host.supervisord.added = [UNIT]

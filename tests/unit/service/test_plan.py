@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from servicekit.errors import ExitCode, UserError
 from servicekit.places import below, system_places
 from servicekit.profiles.parsing import parse
 from servicekit.quoting import Reference
-from servicekit.service.plan import Host, Plan, Tunable, apply_tunables, make_plan
+from servicekit.service.plan import Host, Plan, Tunable, make_plan
 
 if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
@@ -185,7 +184,7 @@ def test_the_manager_runs_the_watchdog() -> None:
     """The command is servicekit as it was found, with its settings, and the profile's name."""
     assert plan().watchdog == (
         *("/opt/servicekit/bin/servicekit", "--config", "/srv/llm/servicekit.toml"),
-        *("watch", "small"),
+        *("watch", "small", "--plan", "/srv/llm/wrappers/small.plan.json"),
     )
 
 
@@ -193,103 +192,3 @@ def test_what_an_engine_reads_from_outside_is_scrubbed() -> None:
     """llama.cpp takes every option from a variable, too: those of the caller must not count."""
     llama = small(engine="llamacpp", model="/m.gguf", options={}, tunables=[])
     assert plan(llama).scrub == ("LLAMA_ARG_",)
-
-
-# -- tunables -----------------------------------------------------------------------------------
-
-
-def test_tunables_change_what_the_watchdog_expects() -> None:
-    """Numbers, text, variables and the port are as the environment says; the rest is untouched."""
-    profile = small()
-    tuned = apply_tunables(
-        profile,
-        {
-            "SERVICEKIT_PORT": "18200",
-            "SERVICEKIT_MEM_FRACTION_STATIC": "0.75",
-            "SERVICEKIT_LOG_LEVEL": "debug",
-            "HF_HOME": "/big/hub",
-            "SERVICEKIT_DOWNLOAD_DIR": "/not/tunable",
-            "SERVICEKIT_MAX_TOTAL_TOKENS": "",
-        },
-    )
-    assert tuned.port == 18200
-    assert tuned.options == {
-        **profile.options,
-        "mem-fraction-static": 0.75,
-        "log-level": "debug",
-    }
-    assert tuned.environment == {**profile.environment, "HF_HOME": "/big/hub"}
-    assert tuned.context == profile.context
-    assert tuned.name == "small"
-
-
-def test_without_tunables_nothing_changes() -> None:
-    """An environment that says nothing leaves the profile as it is."""
-    profile = small()
-    assert apply_tunables(profile, {"PATH": "/bin"}) == profile
-
-
-@pytest.mark.parametrize(
-    ("tokens", "requested", "minimum"),
-    [("9000", 4096, 3000), ("3500", 3500, 3000), ("2000", 2000, 2000)],
-)
-def test_a_smaller_pool_asks_for_less_context(tokens: str, requested: int, minimum: int) -> None:
-    """Who lowers the pool by hand wants a service with that much, not a fault."""
-    context = apply_tunables(small(), {"SERVICEKIT_MAX_TOTAL_TOKENS": tokens}).context
-    assert (context.requested, context.minimum) == (requested, minimum)
-
-
-def test_a_default_minimum_follows_what_is_requested() -> None:
-    """Half of a smaller context is a smaller half."""
-    profile = small(context={"requested": 4096})
-    assert apply_tunables(profile, {"SERVICEKIT_MAX_TOTAL_TOKENS": "1000"}).context.floor == 500
-
-
-def test_a_pool_in_words_leaves_the_context_alone() -> None:
-    """SGLang takes `200k` as well; what that is in tokens, its own log will tell."""
-    options = {**SMALL["options"], "max-total-tokens": "8k"}
-    tuned = apply_tunables(small(options=options), {"SERVICEKIT_MAX_TOTAL_TOKENS": "2k"})
-    assert tuned.options["max-total-tokens"] == "2k"
-    assert tuned.context.requested == 4096
-
-
-@pytest.mark.parametrize("text", ["18_200", " 18200", "018200", "0x10", "1e4", "٣", "", "12.0"])
-def test_a_whole_number_is_written_as_every_parser_reads_it(text: str) -> None:
-    """Python would take more than other parsers do, and the two must not disagree."""
-    if not text:
-        assert apply_tunables(small(), {"SERVICEKIT_PORT": text}).port == 18100
-        return
-    with pytest.raises(UserError) as refused:
-        apply_tunables(small(), {"SERVICEKIT_PORT": text})
-    assert refused.value.code is ExitCode.CONFIG
-    expected = f'environment: SERVICEKIT_PORT must be a whole number, not "{text}"'
-    assert str(refused.value) == expected
-
-
-@pytest.mark.parametrize(
-    ("variable", "text", "words"),
-    [
-        ("SERVICEKIT_MEM_FRACTION_STATIC", "nan", 'a decimal number, not "nan"'),
-        ("SERVICEKIT_MEM_FRACTION_STATIC", "1_0.5", 'a decimal number, not "1_0.5"'),
-        ("SERVICEKIT_LOG_LEVEL", "--help", 'text that begins without "-", not "--help"'),
-    ],
-)
-def test_a_tunable_is_of_its_kind(variable: str, text: str, words: str) -> None:
-    """The message names the variable, what it must be and what it is."""
-    with pytest.raises(UserError) as refused:
-        apply_tunables(small(), {variable: text})
-    assert str(refused.value) == f"environment: {variable} must be {words}"
-
-
-def test_a_tuned_profile_is_checked_like_any() -> None:
-    """What a file must not say, the environment must not say either; no value is repeated."""
-    with pytest.raises(UserError) as refused:
-        apply_tunables(
-            small(), {"SERVICEKIT_PORT": "80", "HF_HOME": "hf_abcdefghijklmnopqrstuvwxyz"}
-        )
-    assert refused.value.code is ExitCode.CONFIG
-    where = "environment (SERVICEKIT_PORT, HF_HOME)"
-    port, secret = str(refused.value).splitlines()
-    assert port == f"{where}: port: must be at least 1024, not 80"
-    assert secret.startswith(f"{where}: environment.HF_HOME: looks like a secret")
-    assert "abc" not in secret

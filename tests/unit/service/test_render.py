@@ -304,7 +304,7 @@ class TestSystemd:
         expected = {
             "Type": "notify",
             "NotifyAccess": "main",
-            "ExecStart": f"/opt/servicekit/bin/servicekit watch {name}",
+            "ExecStart": f"/opt/servicekit/bin/servicekit watch {name} --plan {SYSTEM.plan(name)}",
             "User": "servicekit",
             "KillMode": "mixed",
             "Delegate": "yes",
@@ -442,7 +442,8 @@ class TestSupervisor:
         of = replace(of, host=replace(of.host, user="root"))
         found = program(of, tmp_path)
         assert found.name == f"servicekit-{name}"
-        assert found.command == f"/opt/servicekit/bin/servicekit watch {name}"
+        file = SYSTEM.plan(name)
+        assert found.command == f"/opt/servicekit/bin/servicekit watch {name} --plan {file}"
         assert found.autorestart is RestartWhenExitUnexpected
         assert found.exitcodes == [0, 69, 78]
         assert (found.startsecs, found.autostart, found.uid) == (0, True, 0)
@@ -465,7 +466,8 @@ class TestSupervisor:
             == "".join(
                 (f"'{tmp_path}/it'\"'\"'s 100% '';", " '\"\n\"'%''(here)s/servicekit'"),
             )
-            + " --config 'a ''#b' watch demo"
+            + " --config 'a ''#b' watch demo --plan "
+            + f"'{tmp_path}/it'\"'\"'s 100%; (here)/wrappers/demo.plan.json'"
         )
         assert not found.autostart
 
@@ -474,6 +476,7 @@ class TestSupervisor:
         found = rendered(plan("demo"), ManagerName.SUPERVISOR)
         assert set(found) == {
             "/usr/local/lib/servicekit/wrappers/demo",
+            "/usr/local/lib/servicekit/wrappers/demo.plan.json",
             "/etc/supervisor/conf.d/servicekit-demo.conf",
         }
 
