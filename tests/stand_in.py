@@ -1,8 +1,8 @@
 """Stands in for the watchdog in a unit: writes down what it finds there, and ends as it is told.
 
-As `stand_in.py watch PROFILE --plan FILE` it leaves `seen.json` in the profile's state directory and says that
-it is ready; a file `order` there holds the code to exit with. As `stand_in.py alert PROFILE` it
-leaves a file `alert`. Uses the standard library only.
+As `stand_in.py watch PROFILE --plan FILE` it leaves `seen.json` in the profile's state directory
+and says that it is ready; a file `order` there holds the code to exit with. As `stand_in.py alert
+PROFILE` it leaves a file `alert`. Uses the standard library only.
 """
 
 from __future__ import annotations
