@@ -1,7 +1,8 @@
-"""Print the watchdog's transition matrix as ARCHITECTURE.md has it, by asking `step` itself.
+"""Print the watchdog's transitions and deadlines as ARCHITECTURE.md has them.
 
-`python tools/transitions.py` prints the table; with `--write` it is put into ARCHITECTURE.md. For
-every phase there are memories of typical runs, made by replaying them, and for every kind of event
+`python tools/transitions.py` prints both tables; with `--write` they are put into ARCHITECTURE.md.
+The deadlines are the rules of `due.DUE`. The transitions come from asking `step` itself: for every
+phase there are memories of typical runs, made by replaying them, and for every kind of event
 its telling cases. Each is tried in each; nothing in the table is written by hand.
 """
 
@@ -18,6 +19,7 @@ from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.vocabulary import Reason
+from servicekit.watchdog.due import DUE, Rule
 from servicekit.watchdog.events import (
     ClockJumped,
     CountersRead,
@@ -29,7 +31,6 @@ from servicekit.watchdog.events import (
     Launch,
     Launched,
     LaunchFailed,
-    Memory,
     Observed,
     Policy,
     ProbeFailed,
@@ -47,14 +48,15 @@ from servicekit.watchdog.events import (
     Terminate,
     TimePassed,
 )
+from servicekit.watchdog.memory import Memory
 from servicekit.watchdog.state import step, wake_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 DOCUMENT: Final = Path(__file__).parents[1] / "ARCHITECTURE.md"
-BEGIN: Final = "<!-- transitions: made by tools/transitions.py -->"
-END: Final = "<!-- end of transitions -->"
+BEGIN: Final = "<!-- {}: made by tools/transitions.py -->"
+END: Final = "<!-- end of {} -->"
 
 POLICY: Final = Policy(
     start_stall=100,
@@ -219,20 +221,38 @@ def _cell(phase: RunPhase, outcomes: set[Outcome]) -> str:
     return "<br>".join(sorted(told)) or ("·" if noted else "")
 
 
-def documented(text: str) -> str:
-    """Give the table in the text of ARCHITECTURE.md."""
-    return text.partition(BEGIN)[2].partition(END)[0].strip()
+def deadlines() -> str:
+    """Give what comes due in each phase as Markdown, in the order in which it happens."""
+    phases: dict[tuple[Rule, ...], list[str]] = defaultdict(list)
+    for phase, rules in DUE.items():
+        phases[rules].append(phase)
+    rows = [["phase", "due", "function of `due`"], ["---"] * 3]
+    for rules, names in phases.items():
+        for number, rule in enumerate(rules):
+            first = ", ".join(names) if number == 0 else ""
+            rows.append([first, rule.what, f"`{rule.then.__name__}`"])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {"transitions": table, "deadlines": deadlines}
+
+
+def documented(text: str, name: str) -> str:
+    """Give one of the tables in the text of ARCHITECTURE.md."""
+    return text.partition(BEGIN.format(name))[2].partition(END.format(name))[0].strip()
 
 
 def main() -> None:
-    """Print the table, or put it into ARCHITECTURE.md."""
-    made = table()
+    """Print the tables, or put them into ARCHITECTURE.md."""
     if sys.argv[1:] != ["--write"]:
-        print(made)
+        print("\n\n".join(make() for make in TABLES.values()))
         return
     text = DOCUMENT.read_text(encoding="utf-8")
-    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    DOCUMENT.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}", encoding="utf-8")
+    for name, make in TABLES.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        before, after = text.partition(begin)[0], text.partition(end)[2]
+        text = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
+    DOCUMENT.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

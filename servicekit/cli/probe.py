@@ -92,7 +92,7 @@ async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Verdict:
     async with Prober(recipe, api_key=api_key) as prober:
         found = await (prober.identity() if live else prober.gate())
     if isinstance(found, NotReady):
-        told = CANNOT_TELL if found.miss is ProbeFailure.UNAUTHORIZED else UNHEALTHY
+        told = CANNOT_TELL if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
         return Verdict(told, found.sentence)
     at = f"http://{recipe.host}:{recipe.port}"
     if found is None:

@@ -285,6 +285,6 @@ async def _identify(report: Report, port: int, expected: Expected) -> Report:
         missed.append(found)
     # The reason that is nearest to an answer: a model that does not answer before another model.
     other = {ProbeFailure.WRONG_MODEL: 2, ProbeFailure.UNAUTHORIZED: 1}
-    nearest = min(missed, key=lambda miss: other.get(miss.miss, 0))
-    state = Standing.UP if nearest.miss in other else Standing.ENGINE_DOWN
+    nearest = min(missed, key=lambda one: other.get(one.failure, 0))
+    state = Standing.UP if nearest.failure in other else Standing.ENGINE_DOWN
     return replace(report, state=state, why=f"the tunnel stands; the engine: {nearest.sentence}")

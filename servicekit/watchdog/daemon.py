@@ -51,7 +51,6 @@ from servicekit.watchdog.events import (
     ProbeFailed,
     ProbePassed,
     Progressed,
-    Published,
     RunPhase,
     Sign,
     Started,
@@ -60,8 +59,8 @@ from servicekit.watchdog.events import (
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.publish import Notifier, State, write_state
-from servicekit.watchdog.state import view
 from servicekit.watchdog.survey import Surveyor
+from servicekit.watchdog.view import Published, view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,9 +69,11 @@ if TYPE_CHECKING:
     from servicekit.host.facts import Process
     from servicekit.service.installed import InstalledPlan
     from servicekit.watchdog.engine import PortHolder
-    from servicekit.watchdog.events import Memory, SurveyResult, View
+    from servicekit.watchdog.events import SurveyResult
     from servicekit.watchdog.evidence import Received
+    from servicekit.watchdog.memory import Memory
     from servicekit.watchdog.monitor import EngineMonitor
+    from servicekit.watchdog.view import View
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
@@ -306,7 +307,7 @@ class Watchdog:
         if now.phase in UP and before.phase is RunPhase.LOADING:
             self._ready_seconds = round(time.monotonic() - self._launched_at, 3)
         self._record(before, now, seen)
-        state_changed = view(before).state is not seen.state or before.since == 0.0
+        state_changed = view(before).state is not seen.state or not before.began
         if state_changed:
             self._since = ledger.now()
         self._publish(now, seen)
@@ -333,8 +334,8 @@ class Watchdog:
 
     def _record(self, before: Memory, now: Memory, seen: View) -> None:
         write = self._note
-        if now.boot != before.boot:
-            write(Kind.PHASE, boot=now.boot)
+        if now.load.boot != before.load.boot:
+            write(Kind.PHASE, boot=now.load.boot)
         if now.phase in UP and before.phase is RunPhase.LOADING:
             context = context_fields(now.contexts)
             write(Kind.READY, seconds=self._ready_seconds, context=context)
@@ -342,14 +343,14 @@ class Watchdog:
             write(Kind.DEGRADED, reasons=list(seen.reasons), sentence=seen.why)
         if now.phase is RunPhase.SERVING and before.phase is RunPhase.DEGRADED:
             write(Kind.RECOVERED)
-        if now.stop is not None and before.stop is None:
-            write(Kind.STOPPING, cause=now.stop.cause, sentence=now.stop.sentence)
-        fault = now.fault
-        if fault is not None and fault != before.fault and now.code is None:
+        end, fault = now.end, now.end.fault
+        if end.stop is not None and before.end.stop is None:
+            write(Kind.STOPPING, cause=end.stop.cause, sentence=end.stop.sentence)
+        if fault is not None and fault != before.end.fault and end.code is None:
             write(Kind.FAULT, cause=fault.cause, sentence=fault.sentence)
-        if now.code is not None:
+        if end.code is not None:
             cause = fault.cause if fault else None
-            write(Kind.GONE, code=int(now.code), cause=cause, unsettled=now.unsettled)
+            write(Kind.GONE, code=int(end.code), cause=cause, unsettled=end.unsettled)
 
     def _publish(self, now: Memory, seen: View) -> None:
         profile, stat = self._profile, procfs.stat(os.getpid())
@@ -371,7 +372,7 @@ class Watchdog:
             context=context_fields(now.contexts),
             ready_seconds=self._ready_seconds,
             restarts=self._restarts,
-            code=None if now.code is None else int(now.code),
+            code=None if now.end.code is None else int(now.end.code),
             engine=profile.engine,
             model=profile.model,
             served_name=profile.served_name,

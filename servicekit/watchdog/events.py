@@ -33,17 +33,6 @@ class RunPhase(StrEnum):
     GONE = "gone"
 
 
-class Published(StrEnum):
-    """The six words that anyone outside ever sees."""
-
-    CONFIGURED = "configured"
-    STARTING = "starting"
-    READY = "ready"
-    DEGRADED = "degraded"
-    FAILED = "failed"
-    STOPPED = "stopped"
-
-
 class ProbeFailure(StrEnum):
     """How an attempt at the gate came to nothing."""
 
@@ -224,7 +213,7 @@ class ProbeFailed:
     """An attempt at the gate came to nothing; `identified` says that the right model was listed."""
 
     at: float
-    miss: ProbeFailure
+    failure: ProbeFailure
     sentence: str
     identified: bool = False
 
@@ -376,89 +365,3 @@ Action: TypeAlias = (
     | Exit
 )
 Actions: TypeAlias = tuple[Action, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One reason for being degraded, since when, and in what words."""
-
-    reason: Reason
-    since: float
-    sentence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """All that a run remembers."""
-
-    phase: RunPhase = RunPhase.HOLDING
-    since: float = 0.0
-    """When the phase was entered."""
-    hold_until: float = 0.0
-    last_cause: Cause | None = None
-    faults_left: int = 1
-    budget: str = ""
-
-    alive: bool = False
-    """An engine was ordered and its end has not been seen."""
-    launched_at: float = 0.0
-    boot: str = ""
-    """The boot phase that the engine's log last told."""
-    progressed_at: float = 0.0
-    identified: bool = False
-    """The right model was listed: from here only real work counts as progress."""
-    contexts: Contexts | None = None
-
-    trying: bool = False
-    try_at: float = 0.0
-    reading: bool = False
-    read_at: float = 0.0
-    looking: bool = False
-    look_at: float = 0.0
-
-    blocked: Fault | None = None
-    """What keeps the launch waiting, and since when."""
-    blocked_since: float = 0.0
-    clear: bool = False
-    """The last look found nothing in the way of a launch."""
-
-    misses: int = 0
-    """Misses of the same kind in a row."""
-    miss: ProbeFailure | None = None
-    missed: str = ""
-    """The last miss, in words."""
-    miss_since: float = 0.0
-    asked_at: float = 0.0
-    """When the attempt under way was sent."""
-    unanswered_since: float | None = None
-    """When the first completion was sent that is still without an answer."""
-    error_since: float | None = None
-    counters: Counters | None = None
-    moved_at: float = 0.0
-    """When the counters last moved."""
-    finished_at: float = 0.0
-    """When a completion, ours or a user's, was last known to finish."""
-
-    suspended: str = ""
-    """The sleep of the machine, in words, since which the engine has not answered."""
-    conditions: tuple[Condition, ...] = ()
-    fault: Fault | None = None
-    stop: Fault | None = None
-    """The request to stop, when there was one."""
-    sigterms_sent: int = 0
-    grace: float = 0.0
-    unsettled: str = ""
-    """What is still there of the engine, while settling."""
-    code: ExitCode | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the world may know of a run at one moment."""
-
-    state: Published
-    phase: RunPhase
-    why: str
-    cause: Cause | None = None
-    reasons: tuple[Reason, ...] = ()
-    remedy: str = ""

@@ -21,7 +21,6 @@ from servicekit.watchdog.events import (
     Launched,
     LaunchFailed,
     LaunchFailedError,
-    Memory,
     ProbeFailed,
     ProbePassed,
     ReadCounters,
@@ -33,7 +32,9 @@ from servicekit.watchdog.events import (
     Terminate,
     TimePassed,
 )
-from servicekit.watchdog.state import step, view, wake_at
+from servicekit.watchdog.memory import Memory
+from servicekit.watchdog.state import step, wake_at
+from servicekit.watchdog.view import view
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Counters
     from servicekit.errors import ExitCode
     from servicekit.host.facts import Process
-    from servicekit.watchdog.events import Action, Event, Policy, Started, SurveyResult, View
+    from servicekit.watchdog.events import Action, Event, Policy, Started, SurveyResult
+    from servicekit.watchdog.view import View
 
 JUMP: Final = 5.0
 """Seconds that wall-clock and monotonic time may drift apart between two looks, or that the loop
@@ -100,6 +102,7 @@ class Loop:
         self._back_at = time.monotonic()
         """When we meant to be awake again, or were last."""
         self._bug: BaseException | None = None
+        self._code: ExitCode | None = None
 
     @property
     def memory(self) -> Memory:
@@ -114,14 +117,14 @@ class Loop:
         """Run to the end and return the code to exit with."""
         self._take(started)
         try:
-            while self._memory.code is None:
+            while self._code is None:
                 self._take(await self._next())
                 while not self._events.empty():
                     self._take(self._events.get_nowait())
         finally:
             for task in (*self._tasks, *([self._gate] if self._gate else [])):
                 task.cancel()
-        return self._memory.code
+        return self._code
 
     async def _next(self) -> Event:
         """Wait for an event or the next deadline, awake often enough for the manager's watchdog."""
@@ -158,7 +161,7 @@ class Loop:
         before = self._memory
         self._memory, actions = step(self._policy, before, event)
         seen = view(self._memory)
-        if seen != view(before) or before.contexts != self._memory.contexts or before.since == 0.0:
+        if seen != view(before) or before.contexts != self._memory.contexts or not before.began:
             self._world.changed(before, self._memory, seen)
         for action in actions:
             self._perform(action)
@@ -187,8 +190,8 @@ class Loop:
                 self._world.report_ready()
             case ExtendTimeout(seconds):
                 self._world.extend_timeout(seconds)
-            case Exit():
-                pass  # memory.code ends the loop
+            case Exit(code):
+                self._code = code
             case _:
                 assert_never(action)
 

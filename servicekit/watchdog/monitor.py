@@ -75,7 +75,7 @@ class EngineMonitor:
         result = await self._prober.gate()
         now = time.monotonic()
         if isinstance(result, NotReady):
-            return ProbeFailed(now, result.miss, result.sentence, result.identified)
+            return ProbeFailed(now, result.failure, result.sentence, result.identified)
         return ProbePassed(now, self._with_log(result.contexts))
 
     def _with_log(self, contexts: Contexts) -> Contexts:

@@ -72,15 +72,15 @@ class Passed:
 class NotReady:
     """It does not; `identified` tells that the right model was listed before the attempt failed."""
 
-    miss: ProbeFailure
+    failure: ProbeFailure
     sentence: str
     identified: bool = False
 
 
 class _NotReadyError(Exception):
-    def __init__(self, miss: ProbeFailure, sentence: str) -> None:
+    def __init__(self, failure: ProbeFailure, sentence: str) -> None:
         super().__init__(sentence)
-        self.miss = miss
+        self.failure = failure
         self.sentence = sentence
 
 
@@ -163,7 +163,7 @@ class Prober:
             sentence = f"no answer to {stage} within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence, identified)
         except _NotReadyError as missed:
-            return NotReady(missed.miss, missed.sentence, identified)
+            return NotReady(missed.failure, missed.sentence, identified)
         self._passed, self._physical = True, contexts.physical
         return Passed(contexts, completion)
 
@@ -177,7 +177,7 @@ class Prober:
             sentence = f"no answer to /v1/models within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence)
         except _NotReadyError as missed:
-            return NotReady(missed.miss, missed.sentence)
+            return NotReady(missed.failure, missed.sentence)
         return None
 
     async def counters(self) -> Counters | None:
@@ -328,8 +328,8 @@ class Prober:
             raise _NotReadyError(ProbeFailure.REFUSED, sentence) from None
         except httpcore.RemoteProtocolError as error:
             cut = "disconnected" in str(error) or "closed" in str(error)
-            miss = ProbeFailure.ERROR if cut else ProbeFailure.GARBAGE
-            raise _NotReadyError(miss, f"{path}: {quote(str(error))}") from None
+            failure = ProbeFailure.ERROR if cut else ProbeFailure.GARBAGE
+            raise _NotReadyError(failure, f"{path}: {quote(str(error))}") from None
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             sentence = f"{path}: {quote(str(error) or type(error).__name__)}"
             raise _NotReadyError(ProbeFailure.ERROR, sentence) from None

@@ -165,7 +165,7 @@ ROWS: Final[tuple[Row, ...]] = (
             ("sglang", "no counter moved"),
             ("vllm", "no counter moved"),
             ("llamacpp", "no counter moved"),
-            ("openai", "tells of no progress"),
+            ("openai", "reports no progress"),
         )
     ),
     *(
@@ -299,7 +299,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "errors",
         "500 to every question",
-        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="nothing but errors"),
+        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="only errors"),
         act=acts.tell(status=500),
     ),
     Row(
@@ -312,7 +312,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "cuts-connections",
         "the connection is cut instead of an answer",
-        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="nothing but errors"),
+        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="only errors"),
         engine="vllm",
         act=acts.tell(completion="drop"),
         quick=LATER,

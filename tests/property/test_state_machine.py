@@ -69,14 +69,12 @@ from servicekit.watchdog.events import (
     Launch,
     Launched,
     LaunchFailed,
-    Memory,
     Observed,
     Policy,
     ProbeFailed,
     ProbeFailure,
     ProbePassed,
     Progressed,
-    Published,
     ReadCounters,
     ReportReady,
     RunPhase,
@@ -91,7 +89,9 @@ from servicekit.watchdog.events import (
     Terminate,
     TimePassed,
 )
-from servicekit.watchdog.state import step, view, wake_at
+from servicekit.watchdog.memory import Memory
+from servicekit.watchdog.state import step, wake_at
+from servicekit.watchdog.view import Published, view
 
 MATRIX: Final = runpy.run_path(str(Path(__file__).parents[2] / "tools/transitions.py"))["matrix"]()
 ENDING: Final = {RunPhase.STOPPING, RunPhase.KILLING, RunPhase.SETTLING}
@@ -208,7 +208,9 @@ class World(RuleBasedStateMachine):
             case Launch():
                 assert self.launches == 0, "a second engine"
                 assert not self.stop_asked, "a launch after a stop"
-                assert self.now >= self.memory.hold_until, "a launch before the hold-off is over"
+                assert self.now >= self.memory.started.hold_until, (
+                    "a launch before the hold-off is over"
+                )
                 self.launches, self.engine = 1, "launching"
             case Terminate() | Kill():
                 assert self.launches == 1, "an order to no engine"
@@ -475,9 +477,9 @@ class World(RuleBasedStateMachine):
         """What it takes for alive or under way is so."""
         memory = self.memory
         assert not (memory.alive and self.end_known)
-        assert memory.looking == (self.look_asked is not None)
-        assert memory.trying == self.trying
-        assert self.reading or not memory.reading
+        assert memory.survey.running == (self.look_asked is not None)
+        assert memory.probe.running == self.trying
+        assert self.reading or not memory.reading.running
 
     @invariant()
     def a_dead_engine_is_never_ready(self) -> None:
@@ -513,8 +515,8 @@ class World(RuleBasedStateMachine):
         if self.runs and memory.phase not in UP:
             assert self.now < self.patience
         if memory.phase is RunPhase.LOADING:
-            limit, stall = memory.launched_at + policy.start_limit, policy.start_stall
-            assert min(limit, memory.progressed_at + stall) < self.patience
+            limit, stall = memory.load.launched_at + policy.start_limit, policy.start_stall
+            assert min(limit, memory.load.progressed_at + stall) < self.patience
 
     @invariant()
     def a_request_to_stop_is_obeyed(self) -> None:
@@ -522,7 +524,7 @@ class World(RuleBasedStateMachine):
         if self.stop_asked:
             assert self.memory.phase in {*ENDING, RunPhase.GONE}
         if self.stop_asked and self.code is not None:
-            fault = self.memory.fault
+            fault = self.memory.end.fault
             unkillable = fault is not None and fault.cause is Cause.UNKILLABLE
             assert self.code is ExitCode.OK or unkillable
 
@@ -530,13 +532,13 @@ class World(RuleBasedStateMachine):
     def it_is_gone_only_when_nothing_is_left(self) -> None:
         """A run is over by a look that finds nothing, or else it says what is left."""
         if self.code is not None and not self.proven_clean:
-            fault = self.memory.fault
-            assert self.memory.unsettled or (fault and fault.cause is Cause.UNKILLABLE)
+            fault = self.memory.end.fault
+            assert self.memory.end.unsettled or (fault and fault.cause is Cause.UNKILLABLE)
 
     @invariant()
     def only_what_stands_still_is_hung(self) -> None:
         """An engine whose counters move is busy, whatever its answers do."""
-        fault = self.memory.fault
+        fault = self.memory.end.fault
         if fault and fault.sentence.startswith("no completion") and self.ending_since is not None:
             assert self.ending_since >= self.moved_at + self.policy.stall - ROUNDING
 
@@ -546,9 +548,9 @@ class World(RuleBasedStateMachine):
         if self.code is ExitCode.TEMPFAIL:
             cause = view(self.memory).cause
             assert cause is not None
-            assert self.memory.faults_left > 1
+            assert self.memory.started.faults_left > 1
             assert cause.retry in {Retry.ALWAYS, Retry.ONCE}
-            assert cause.retry is Retry.ALWAYS or cause is not self.memory.last_cause
+            assert cause.retry is Retry.ALWAYS or cause is not self.memory.started.last_cause
 
     @override
     def teardown(self) -> None:

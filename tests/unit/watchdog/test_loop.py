@@ -30,7 +30,8 @@ from servicekit.watchdog.loop import Loop
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.watchdog.events import Memory, View
+    from servicekit.watchdog.memory import Memory
+    from servicekit.watchdog.view import View
 
 POLICY = Policy(
     start_stall=60,
@@ -254,7 +255,7 @@ def test_a_sleep_of_the_machine_is_noticed(seen: str) -> None:
     world.quiet = 0.05
     world.on = {"try": sleep_and_stop, "terminate": world.exit}
     assert world.run() is ExitCode.OK
-    assert world.loop.memory.suspended.startswith("the machine slept")
+    assert world.loop.memory.suspended.startswith("the machine was suspended")
 
 
 def policy_with(*, grace: float, kill: float) -> Policy:

@@ -45,6 +45,6 @@ def test_a_name_cannot_lead_a_terminal_or_fill_a_ledger(
     """A wrong name goes into status, history and journal: as one short printable line."""
     engine = fake_engine(dialect="llamacpp", **lie)
     found = asyncio.run(gate(engine.port))
-    assert found.miss is miss
+    assert found.failure is miss
     assert found.sentence.isprintable()
     assert len(found.sentence) < LONGEST

@@ -23,14 +23,12 @@ from servicekit.watchdog.events import (
     FaultSeen,
     Launched,
     LaunchFailed,
-    Memory,
     Observed,
     Policy,
     ProbeFailed,
     ProbeFailure,
     ProbePassed,
     Progressed,
-    Published,
     ReadCounters,
     Sign,
     Started,
@@ -40,7 +38,9 @@ from servicekit.watchdog.events import (
     TakeSurvey,
     TimePassed,
 )
-from servicekit.watchdog.state import step, view, wake_at
+from servicekit.watchdog.memory import Memory
+from servicekit.watchdog.state import step, wake_at
+from servicekit.watchdog.view import Published, view
 
 if TYPE_CHECKING:
     from servicekit.watchdog.events import Action, Event
@@ -111,7 +111,7 @@ class Run:
     @property
     def code(self) -> ExitCode | None:
         """The code that the run ended with."""
-        return self.memory.code
+        return self.memory.end.code
 
 
 def name(action: Action) -> str:
@@ -191,9 +191,9 @@ def test_a_budget_that_was_spent_by_runs_that_were_cut_off_allows_no_more() -> N
     )
     run = Run(started=started)
     assert run.replay(SurveyTaken(0.2, CLEAN, 0.1)) == ["failed Exit(69)"]
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.BUDGET_SPENT
-    assert run.memory.fault.sentence == (
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.BUDGET_SPENT
+    assert run.memory.end.fault.sentence == (
         "restart budget spent (5 faults in 60 min); last: the watchdog was killed"
     )
 
@@ -228,10 +228,10 @@ def test_still_counters_under_an_unanswered_completion_are_a_hang() -> None:
         *(ProbeFailed(at, ProbeFailure.UNANSWERED, "no answer") for at in (60.2, 70.4, 80.6))
     )
     assert run.replay(TimePassed(90.1)) == ["- RunProbe", "failed CancelProbe Terminate"]
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.HUNG
-    assert "no counter moved for" in run.memory.fault.sentence
-    assert run.memory.grace == 5.0
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.HUNG
+    assert "no counter moved for" in run.memory.end.fault.sentence
+    assert run.memory.end.grace == 5.0
 
 
 def test_waiting_for_a_hang_keeps_no_core_busy() -> None:
@@ -252,8 +252,8 @@ def test_errors_after_silence_keep_no_core_busy() -> None:
     run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer"), CountersRead(50.1, None))
     run.replay(*(ProbeFailed(50 + k, ProbeFailure.ERROR, "answered by 500") for k in range(1, 50)))
     run.pass_time(102)
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.WRONG_ANSWER
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.WRONG_ANSWER
 
 
 def test_a_users_finished_completion_is_as_good_as_our_own() -> None:
@@ -263,7 +263,7 @@ def test_a_users_finished_completion_is_as_good_as_our_own() -> None:
         CountersRead(15, Counters(progress=(1.0,), finished=1)),
         CountersRead(35, Counters(progress=(2.0,), finished=2)),
     )
-    assert run.memory.try_at == 65
+    assert run.memory.probe.next_at == 65
 
 
 def test_our_own_completion_is_nobodys_traffic() -> None:
@@ -271,9 +271,9 @@ def test_our_own_completion_is_nobodys_traffic() -> None:
     run = ready()
     run.replay(CountersRead(11, Counters(progress=(1.0,), finished=1)))
     run.replay(ProbePassed(40.1, FULL), CountersRead(41, Counters(progress=(2.0,), finished=2)))
-    assert run.memory.try_at == 70.1
+    assert run.memory.probe.next_at == 70.1
     run.replay(CountersRead(46, Counters(progress=(3.0,), finished=3)))
-    assert run.memory.try_at == 76
+    assert run.memory.probe.next_at == 76
 
 
 def test_counters_are_read_from_the_moment_that_a_probe_waits() -> None:
@@ -281,11 +281,11 @@ def test_counters_are_read_from_the_moment_that_a_probe_waits() -> None:
     run = ready(replace(POLICY, probe_deadline=1, stall=2))
     run.replay(CountersRead(39, Counters(progress=(1.0,))))
     run.pass_time(40.1)
-    assert run.memory.trying
-    assert run.memory.reading
+    assert run.memory.probe.running
+    assert run.memory.reading.running
     run.replay(CountersRead(40.1, Counters(progress=(1.0,))))
     run.pass_time(41.2)
-    assert run.memory.reading
+    assert run.memory.reading.running
 
 
 def test_a_hold_off_is_waited_for() -> None:
@@ -314,11 +314,11 @@ def test_what_stays_in_the_way_is_named_and_waited_for_within_a_bound(
     run = Run()
     run.replay(SurveyTaken(1, survey, 0))
     run.replay(*(SurveyTaken(at, survey, at - 0.1) for at in range(2, 60)))
-    assert run.memory.code is None
+    assert run.memory.end.code is None
     run.pass_time(62)
     run.replay(SurveyTaken(62.1, replace(survey, orphans=()), 62))
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is cause
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is cause
     assert run.code == code
 
 
@@ -326,8 +326,8 @@ def test_who_cannot_be_seen_is_to_be_looked_for() -> None:
     """Of a port's holder that hides, the remedy is how to find it."""
     run = Run()
     run.replay(SurveyTaken(1, SurveyResult(port_holder=replace(process(0), command="")), 0))
-    assert run.memory.blocked is not None
-    assert run.memory.blocked.remedy.startswith("see who: `ss -ltnp`")
+    assert run.memory.hold.blocked is not None
+    assert run.memory.hold.blocked.remedy.startswith("see who: `ss -ltnp`")
 
 
 def test_a_small_stranger_is_allowed() -> None:
@@ -357,8 +357,8 @@ def test_a_start_without_progress_is_given_up() -> None:
     run.replay(ProbeFailed(181, ProbeFailure.UNANSWERED, "no answer", identified=True))
     run.replay(Progressed(250, Sign.LOG))
     run.pass_time(281)
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.START_STALLED
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.START_STALLED
 
 
 def test_a_start_that_is_given_up_says_what_kept_the_gate_shut() -> None:
@@ -366,7 +366,7 @@ def test_a_start_that_is_given_up_says_what_kept_the_gate_shut() -> None:
     run = loading(replace(POLICY, start_stall=4))
     run.replay(ProbeFailed(2, ProbeFailure.UNANSWERED, "no answer to /v1/models within 10 s"))
     run.pass_time(6)
-    assert run.memory.fault == Fault(
+    assert run.memory.end.fault == Fault(
         Cause.START_STALLED,
         "no progress for 4 s while launched: no answer to /v1/models within 10 s",
         Cause.START_STALLED.remedies[0],
@@ -374,8 +374,8 @@ def test_a_start_that_is_given_up_says_what_kept_the_gate_shut() -> None:
     run = loading(replace(POLICY, start_stall=4))
     run.replay(ProbeFailed(2, ProbeFailure.WRONG_MODEL, 'serves "a", not "b"'))
     run.pass_time(6)
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.WRONG_MODEL
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.WRONG_MODEL
 
 
 def test_a_start_has_an_overall_limit() -> None:
@@ -383,8 +383,8 @@ def test_a_start_has_an_overall_limit() -> None:
     run = loading()
     run.replay(*(Progressed(float(at), Sign.CPU) for at in range(50, 1000, 50)))
     run.pass_time(1002)
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.START_LIMIT
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.START_LIMIT
 
 
 def test_a_stop_is_escalated_and_an_unkillable_engine_named() -> None:
@@ -427,8 +427,8 @@ def test_a_clock_jump_asks_at_once_and_with_patience() -> None:
     run = ready()
     run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer"))
     run.replay(ClockJumped(80, 3600))
-    assert run.memory.unanswered_since is None
-    assert run.memory.trying
+    assert run.memory.probe.unanswered_since is None
+    assert run.memory.probe.running
 
 
 def test_what_does_not_survive_a_sleep_is_blamed_on_it() -> None:
@@ -436,16 +436,16 @@ def test_what_does_not_survive_a_sleep_is_blamed_on_it() -> None:
     run = ready()
     run.replay(ClockJumped(50, 3600))
     run.replay(EngineExited(51, Fault(Cause.GPU_FAULT, "unspecified launch failure")))
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.SUSPEND
-    assert run.memory.fault.sentence == (
-        "the machine slept or stood still for 3600 s, and since then: unspecified launch failure"
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.SUSPEND
+    assert run.memory.end.fault.sentence == (
+        "the machine was suspended or paused for 3600 s, and since then: unspecified launch failure"
     )
     awake = ready()
     awake.replay(ClockJumped(50, 3600), ProbePassed(51, FULL))
     awake.replay(EngineExited(60, Fault(Cause.GPU_FAULT, "unspecified launch failure")))
-    assert awake.memory.fault is not None
-    assert awake.memory.fault.cause is Cause.GPU_FAULT
+    assert awake.memory.end.fault is not None
+    assert awake.memory.end.fault.cause is Cause.GPU_FAULT
 
 
 def test_a_pause_does_not_use_up_the_patience_with_a_start() -> None:
@@ -479,8 +479,8 @@ def test_silent_badness_degrades_and_restarts_where_the_profile_says_so() -> Non
     for at in range(30, 140, 5):
         run.replay(CountersRead(at, Counters(progress=(float(at),))))
     run.pass_time(143)
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.CPU_FALLBACK
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.CPU_FALLBACK
 
 
 def test_vram_that_nobody_owns_is_waited_for_and_said() -> None:
@@ -495,7 +495,7 @@ def test_vram_that_nobody_owns_is_waited_for_and_said() -> None:
     )
     run.pass_time(51)
     assert run.code is ExitCode.TEMPFAIL
-    assert "9000 MiB" in run.memory.unsettled
+    assert "9000 MiB" in run.memory.end.unsettled
 
 
 def test_late_events_change_nothing() -> None:
@@ -531,9 +531,9 @@ def test_an_attempt_that_does_not_come_back_is_unanswered() -> None:
     run.pass_time(60.2)
     assert run.said == ["ready ReportReady", "- RunProbe", "degraded CancelProbe", "- RunProbe"]
     run.pass_time(71)
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.HUNG
-    assert run.memory.fault.sentence.endswith(" s and the engine tells of no progress")
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.HUNG
+    assert run.memory.end.fault.sentence.endswith(" s and the engine reports no progress")
 
 
 def test_a_look_that_does_not_come_back_keeps_nobody_waiting_for_ever() -> None:
@@ -541,7 +541,7 @@ def test_a_look_that_does_not_come_back_keeps_nobody_waiting_for_ever() -> None:
     run = Run()
     run.pass_time(200)
     assert run.code is ExitCode.UNAVAILABLE
-    assert view(run.memory).why == "who holds GPU and port could not be seen for 70 s"
+    assert view(run.memory).why == "cannot tell who holds the GPU and the port: no survey for 70 s"
 
 
 def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
@@ -550,7 +550,7 @@ def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
     run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited with 1")))
     run.pass_time(51)
     assert run.code is ExitCode.TEMPFAIL
-    assert run.memory.unsettled == "what is left of the engine could not be seen"
+    assert run.memory.end.unsettled == "cannot tell what is left of the engine: no survey"
 
 
 def test_a_pause_does_not_make_an_engine_unkillable() -> None:
@@ -592,8 +592,8 @@ def test_vram_of_nobody_keeps_an_engine_from_its_launch() -> None:
     run.replay(
         *(SurveyTaken(at, SurveyResult(unattributed_mib=9000), at - 0.1) for at in range(1, 95))
     )
-    assert run.memory.fault is not None
-    assert run.memory.fault.cause is Cause.VRAM_ORPHAN
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.VRAM_ORPHAN
     assert run.code is ExitCode.TEMPFAIL
 
 
@@ -603,7 +603,7 @@ def test_what_an_earlier_run_left_is_swept_while_the_service_goes_on() -> None:
     assert run.replay(SurveyTaken(25, SurveyResult(orphans=(process(12),)), 25)) == [
         "degraded Sweep"
     ]
-    assert view(run.memory).why == "left over from an earlier run: pid 12 (alice, python)"
+    assert view(run.memory).why == "orphan of an earlier run: pid 12 (alice, python)"
     assert run.replay(SurveyTaken(41, CLEAN, 40)) == ["- RunProbe", "ready"]
     run.replay(SurveyTaken(45, SurveyResult(unattributed_mib=9000), 45))
     assert view(run.memory).reasons == (Reason.VRAM_ORPHAN,)
@@ -617,7 +617,7 @@ def test_requests_that_are_finished_before_ready_are_progress() -> None:
         CountersRead(6, Counters(progress=(1.0,), finished=1)),
         CountersRead(90, Counters(progress=(2.0,), finished=2)),
     )
-    assert run.memory.progressed_at == 90
+    assert run.memory.load.progressed_at == 90
 
 
 def test_the_policy_is_the_profiles() -> None:

@@ -1,0 +1,132 @@
+"""All that a run remembers between two events, in small groups. Only values, built by `step`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from servicekit.watchdog.events import RunPhase, Started
+
+if TYPE_CHECKING:
+    from servicekit.diagnosis.fault import Fault
+    from servicekit.engines.base import Contexts, Counters
+    from servicekit.errors import ExitCode
+    from servicekit.profiles.vocabulary import Reason
+    from servicekit.watchdog.events import ProbeFailure
+
+NOT_STARTED: Final = Started(0.0, hold_until=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One reason for being degraded, since when, and in words."""
+
+    reason: Reason
+    since: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work that recurs: whether it is under way, and when it is due next."""
+
+    running: bool = False
+    next_at: float = 0.0
+
+    @property
+    def due(self) -> float | None:
+        """When to begin it; `None` while it is under way."""
+        return None if self.running else self.next_at
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What keeps the launch waiting."""
+
+    clear: bool = False
+    """The last survey found nothing in the way."""
+    blocked: Fault | None = None
+    blocked_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How far the start is."""
+
+    launched_at: float = 0.0
+    progressed_at: float = 0.0
+    boot: str = ""
+    """The boot phase that the engine's log named last."""
+    identified: bool = False
+    """The right model was listed: from here only real work counts as progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probing(Task):
+    """The readiness probe: the attempt under way, and what the last ones came to."""
+
+    sent_at: float = 0.0
+    failure: ProbeFailure | None = None
+    sentence: str = ""
+    """The last failure, in words."""
+    failures: int = 0
+    """Failures of the same kind in a row."""
+    failing_since: float = 0.0
+    unanswered_since: float | None = None
+    """When the first completion was sent that is still without an answer."""
+    error_since: float | None = None
+    finished_at: float = 0.0
+    """When a completion, ours or a user's, was last known to finish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading(Task):
+    """The engine's counters: the reading under way, and the last one."""
+
+    counters: Counters | None = None
+    moved_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the run ends."""
+
+    fault: Fault | None = None
+    stop: Fault | None = None
+    """The request to stop, when there was one."""
+    sigterms_sent: int = 0
+    grace: float = 0.0
+    unsettled: str = ""
+    """What is still there of the engine, while settling."""
+    orphaned: bool = False
+    """Whether processes are among it."""
+    code: ExitCode | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """All that a run remembers."""
+
+    phase: RunPhase = RunPhase.HOLDING
+    since: float = 0.0
+    """When the phase was entered."""
+    started: Started = NOT_STARTED
+    """The run's first event: what the ledger says about the runs before."""
+    alive: bool = False
+    """An engine was ordered and its end has not been seen."""
+    hold: Hold = Hold()
+    load: Load = Load()
+    probe: Probing = Probing()
+    reading: Reading = Reading()
+    survey: Task = Task()
+    contexts: Contexts | None = None
+    conditions: tuple[Condition, ...] = ()
+    """What makes it degraded, oldest first."""
+    suspended: str = ""
+    """The suspend of the machine, in words, since which the engine has not answered."""
+    end: End = End()
+
+    @property
+    def began(self) -> bool:
+        """Whether the run's first event was taken."""
+        return self.started is not NOT_STARTED

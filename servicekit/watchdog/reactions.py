@@ -1,0 +1,355 @@
+"""What each kind of event makes of a run's memory. Pure; `state` says in which phase it counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final, assert_never
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
+from servicekit.host.facts import GpuView
+from servicekit.profiles.vocabulary import Reason
+from servicekit.watchdog import ending
+from servicekit.watchdog.conditions import (
+    CLEARED_BY_AN_ANSWER,
+    FAILURE_REASON,
+    FAILURE_THRESHOLD,
+    FAILURE_WINDOW,
+    FATAL_WHILE_LOADING,
+    FATAL_WHILE_SERVING,
+    clear_conditions,
+    set_condition,
+)
+from servicekit.watchdog.ending import fault_of
+from servicekit.watchdog.events import (
+    Actions,
+    CancelProbe,
+    ClockJumped,
+    CountersRead,
+    EngineExited,
+    Launched,
+    Policy,
+    ProbeFailed,
+    ProbeFailure,
+    ProbePassed,
+    Progressed,
+    ReportReady,
+    RunPhase,
+    Sign,
+    Started,
+    StopRequested,
+    SurveyResult,
+    SurveyTaken,
+    Sweep,
+)
+from servicekit.watchdog.memory import Memory, Probing, Reading
+
+# Cadences that no profile needs to change, in seconds.
+# Between probes while loading: most of the delay from "can answer" to `READY=1`.
+PROBE_EVERY: Final = 0.1
+DEGRADED_EVERY: Final = 1.0
+COUNTERS_EVERY: Final = 5.0
+SETTLE_EVERY: Final = 0.1
+HOLD_EVERY: Final = 1.0
+# What an engine that was asked to end may still have running for so long: its workers end, too.
+LINGER: Final = 1.0
+
+NO_ANSWER: Final = frozenset(
+    {
+        ProbeFailure.UNANSWERED,
+        ProbeFailure.REFUSED,
+        ProbeFailure.UNAVAILABLE,
+        ProbeFailure.ERROR,
+    }
+)
+ERRORS: Final = frozenset({ProbeFailure.ERROR, ProbeFailure.UNAVAILABLE})
+
+
+def begin(policy: Policy, memory: Memory, event: Started) -> tuple[Memory, Actions]:
+    """Take over what the ledger says; end at once where the restart budget is spent already."""
+    at = event.at
+    memory = replace(memory, since=at, started=event, survey=replace(memory.survey, next_at=at))
+    if event.faults_left <= 0:  # the last runs were cut off, and could not write it themselves
+        return ending.settle(policy, memory, at, ending.budget_spent(memory, event.last_sentence))
+    return memory, (ending.extend_hold(policy, memory, at),)
+
+
+def stop_requested(policy: Policy, memory: Memory, event: StopRequested) -> tuple[Memory, Actions]:
+    """Stop once; a request while the run ends already only asks the manager to wait."""
+    if memory.end.stop:
+        return memory, ()
+    request = Fault(event.cause, event.sentence)
+    memory = replace(memory, end=replace(memory.end, stop=request))
+    if memory.phase in {RunPhase.STOPPING, RunPhase.KILLING, RunPhase.SETTLING}:
+        return memory, (ending.extend_end(policy, policy.grace),)
+    return ending.stop(policy, memory, event.at, None)
+
+
+def launched(policy: Policy, memory: Memory, event: Launched) -> tuple[Memory, Actions]:
+    """Let the limits of the start begin when the engine's process exists."""
+    load = replace(memory.load, launched_at=event.at, progressed_at=event.at)
+    memory = replace(memory, load=load)
+    return memory, (ending.extend_start(policy, memory, event.at),)
+
+
+def engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[Memory, Actions]:
+    """Settle after the engine's end; it is a fault unless an end was already under way."""
+    if not memory.alive or memory.phase is RunPhase.SETTLING:
+        return memory, ()
+    fault = None if memory.end.stop else ending.after_suspend(memory, event.fault)
+    return ending.settle(policy, replace(memory, alive=False), event.at, fault)
+
+
+# Surveys.
+
+
+def survey_taken(policy: Policy, memory: Memory, event: SurveyTaken) -> tuple[Memory, Actions]:
+    """Note what a survey found; late ones, of a phase that is over, say nothing."""
+    memory = replace(memory, survey=replace(memory.survey, running=False))
+    match memory.phase:
+        case RunPhase.HOLDING:
+            return _surveyed_holding(policy, memory, event)
+        case RunPhase.SETTLING:
+            return _surveyed_settling(policy, memory, event)
+        case RunPhase.SERVING | RunPhase.DEGRADED:
+            return _surveyed_serving(policy, memory, event)
+        case RunPhase.LOADING | RunPhase.STOPPING | RunPhase.KILLING | RunPhase.GONE:
+            return memory, ()
+        case _:
+            assert_never(memory.phase)
+
+
+def _survey_next(memory: Memory, at: float) -> Memory:
+    return replace(memory, survey=replace(memory.survey, next_at=at))
+
+
+def _swept(memory: Memory, survey: SurveyResult) -> tuple[Memory, Actions]:
+    return memory, (Sweep(survey.orphans),) if survey.orphans else ()
+
+
+def _surveyed_holding(policy: Policy, memory: Memory, event: SurveyTaken) -> tuple[Memory, Actions]:
+    survey, at = event.survey, event.at
+    blocked = _in_the_way(policy, survey)
+    since = memory.hold.blocked_since if memory.hold.blocked else at
+    hold = replace(memory.hold, clear=blocked is None, blocked=blocked, blocked_since=since)
+    memory = _survey_next(
+        replace(memory, hold=hold), at + (SETTLE_EVERY if survey.orphans else HOLD_EVERY)
+    )
+    if blocked and survey.gpu is GpuView.LOST:
+        return ending.settle(policy, memory, at, blocked)
+    return _swept(memory, survey)
+
+
+def _names(survey: SurveyResult) -> str:
+    return ", ".join(process.named for process in survey.orphans)
+
+
+def _held_by_others(policy: Policy, survey: SurveyResult) -> str:
+    """Say what foreign processes hold of the GPU, where it is more than the profile allows."""
+    held = sum(process.mib or 0 for process in survey.foreign)
+    names = ", ".join(process.named for process in survey.foreign)
+    return f"{held} MiB of VRAM are held by {names}" if held > policy.foreign_allowance else ""
+
+
+def _unattributed(policy: Policy, survey: SurveyResult) -> str:
+    mib = survey.unattributed_mib
+    allowed = mib <= policy.foreign_allowance
+    return "" if allowed else f"{mib} MiB of VRAM are held by no process that can be seen"
+
+
+def _in_the_way(policy: Policy, survey: SurveyResult) -> Fault | None:
+    """Say what must be gone (or there) before an engine may be launched."""
+    if survey.orphans:
+        stuck = any(process.stuck for process in survey.orphans)
+        why = "in uninterruptible sleep" if stuck else "still alive"
+        sentence = f"orphan of an earlier run, {why}: {_names(survey)}"
+        return Fault(Cause.UNKILLABLE, sentence, "reboot the machine")
+    if survey.port_holder:
+        sentence = f"the port is held by {survey.port_holder.named}"
+        if not survey.port_holder.pid:  # of another account: only root can see who it is
+            return fault_of(Cause.PORT_BUSY, sentence)
+        return Fault(Cause.PORT_BUSY, sentence, "stop that process or change the port")
+    return _gpu_in_the_way(policy, survey)
+
+
+def _gpu_in_the_way(policy: Policy, survey: SurveyResult) -> Fault | None:
+    if survey.locked_by:
+        remedy = f"servicekit stop {survey.locked_by}"
+        return Fault(Cause.VRAM_BUSY, f'profile "{survey.locked_by}" uses the same GPU', remedy)
+    if survey.gpu in {GpuView.ABSENT, GpuView.UNRESPONSIVE}:
+        return Fault(Cause.DRIVER, survey.gpu_note, "see `nvidia-smi` and `journalctl -k -g NVRM`")
+    if survey.gpu is GpuView.LOST:
+        return Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
+    if sentence := _held_by_others(policy, survey):
+        return Fault(Cause.VRAM_BUSY, sentence, "stop that process")
+    if sentence := _unattributed(policy, survey):
+        return Fault(Cause.VRAM_ORPHAN, sentence, "reset the GPU or reboot the machine")
+    return None
+
+
+def _surveyed_settling(
+    policy: Policy, memory: Memory, event: SurveyTaken
+) -> tuple[Memory, Actions]:
+    survey, at, end = event.survey, event.at, memory.end
+    if event.asked_at < memory.since:  # taken while the engine was still alive: take another
+        return _survey_next(memory, at), ()
+    if not survey.orphans and survey.unattributed_mib <= policy.foreign_allowance:
+        clean = replace(memory, end=replace(end, unsettled="", orphaned=False))
+        return ending.gone(policy, clean)
+    memory = _survey_next(memory, at + SETTLE_EVERY)
+    if end.stop and not end.fault and at < memory.since + min(LINGER, policy.settle / 2):
+        return memory, ()
+    left = f"left behind: {_names(survey)}"
+    held = f"{survey.unattributed_mib} MiB of VRAM not yet released"
+    orphaned = bool(survey.orphans)
+    end = replace(end, unsettled=left if orphaned else held, orphaned=orphaned)
+    return _swept(replace(memory, end=end), survey)
+
+
+def _surveyed_serving(policy: Policy, memory: Memory, event: SurveyTaken) -> tuple[Memory, Actions]:
+    survey, at = event.survey, event.at
+    if survey.gpu is GpuView.LOST:
+        fault = Fault(Cause.GPU_LOST, survey.gpu_note, "reboot the machine")
+        return ending.stop(policy, memory, at, fault)
+    orphan = _unattributed(policy, survey)
+    if survey.orphans:
+        orphan = f"orphan of an earlier run: {_names(survey)}"
+    memory = _survey_next(memory, at + policy.survey)
+    memory = set_condition(memory, Reason.STRANGER_ON_GPU, at, _held_by_others(policy, survey))
+    return _swept(set_condition(memory, Reason.VRAM_ORPHAN, at, orphan), survey)
+
+
+# Progress, probes and counters.
+
+
+def progressed(policy: Policy, memory: Memory, event: Progressed) -> tuple[Memory, Actions]:
+    """Push the stall deadline out.
+
+    Once the model is listed, our own probes make log lines and CPU time: only real work counts.
+    """
+    load = memory.load
+    if load.identified and event.sign in {Sign.LOG, Sign.CPU, Sign.IO}:
+        return memory, ()
+    load = replace(load, progressed_at=event.at, boot=event.boot or load.boot)
+    memory = replace(memory, load=load)
+    return memory, (ending.extend_start(policy, memory, event.at),)
+
+
+def probe_passed(policy: Policy, memory: Memory, event: ProbePassed) -> tuple[Memory, Actions]:
+    """Become ready, or clear what an answer clears."""
+    at, loading = event.at, memory.phase is RunPhase.LOADING
+    memory = replace(
+        memory,
+        probe=Probing(next_at=at + policy.interval, finished_at=at),
+        load=replace(memory.load, identified=True),
+        contexts=event.contexts,
+        # The counters are about to count our own completion, which is nobody's traffic.
+        reading=replace(memory.reading, counters=None, moved_at=at),
+        suspended="",
+    )
+    memory = clear_conditions(memory, CLEARED_BY_AN_ANSWER, at)
+    requested, effective = event.contexts.requested, event.contexts.effective
+    short = requested is not None and effective is not None and effective < requested
+    sentence = f"context is {effective} tokens, {requested} were requested" if short else ""
+    memory = set_condition(memory, Reason.CONTEXT_BELOW_REQUESTED, at, sentence)
+    if not loading:
+        return memory, ()
+    phase = RunPhase.DEGRADED if memory.conditions else RunPhase.SERVING
+    memory = replace(memory, phase=phase, since=at, reading=replace(memory.reading, next_at=at))
+    return _survey_next(memory, at + policy.survey), (ReportReady(),)
+
+
+def probe_failed(policy: Policy, memory: Memory, event: ProbeFailed) -> tuple[Memory, Actions]:
+    """Count the failure: end the run by a fatal one, degrade a service by any other."""
+    at, failure, loading = event.at, event.failure, memory.phase is RunPhase.LOADING
+    memory = replace(
+        memory,
+        probe=_failed(policy, memory.probe, event, loading=loading),
+        load=replace(memory.load, identified=memory.load.identified or event.identified),
+        reading=replace(memory.reading, next_at=min(memory.reading.next_at, at)),
+    )
+    probe = memory.probe
+    fatal = (FATAL_WHILE_LOADING if loading else FATAL_WHILE_SERVING).get(failure)
+    lasted = at - probe.failing_since >= FAILURE_WINDOW
+    if fatal and lasted and probe.failures >= FAILURE_THRESHOLD:
+        return ending.stop(policy, memory, at, fault_of(fatal, event.sentence))
+    if not loading:
+        reason = FAILURE_REASON.get(failure, Reason.UNANSWERED)
+        memory = set_condition(memory, reason, at, event.sentence)
+    return memory, ()
+
+
+def _failed(policy: Policy, probe: Probing, event: ProbeFailed, *, loading: bool) -> Probing:
+    at, failure, same = event.at, event.failure, event.failure is probe.failure
+    soon = loading or failure is ProbeFailure.UNANSWERED
+    unanswered, error = probe.unanswered_since, probe.error_since
+    return Probing(
+        next_at=at + (PROBE_EVERY if soon else min(DEGRADED_EVERY, policy.interval)),
+        sent_at=probe.sent_at,
+        failure=failure,
+        sentence=event.sentence,
+        failures=probe.failures + 1 if same else 1,
+        failing_since=probe.failing_since if same else at,
+        unanswered_since=_first(unanswered, probe.sent_at) if failure in NO_ANSWER else None,
+        error_since=_first(error, at) if failure in ERRORS else None,
+        finished_at=probe.finished_at,
+    )
+
+
+def _first(since: float | None, now: float) -> float:
+    return now if since is None else since
+
+
+def counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple[Memory, Actions]:
+    """Note what moved; a user's finished completion proves as much as our own."""
+    at, now, before = event.at, event.counters, memory.reading.counters
+    waiting = memory.probe.unanswered_since is not None or memory.probe.running
+    reading = Reading(
+        next_at=at + (min(DEGRADED_EVERY, COUNTERS_EVERY) if waiting else COUNTERS_EVERY),
+        counters=now or before,
+        moved_at=memory.reading.moved_at,
+    )
+    if now is None or before is None or now.progress == before.progress:
+        return replace(memory, reading=reading), ()
+    memory = replace(memory, reading=replace(reading, moved_at=at))
+    if now.finished is not None and before.finished is not None and now.finished > before.finished:
+        memory = _traffic(policy, memory, at)
+    if memory.phase is RunPhase.LOADING:
+        return progressed(policy, memory, Progressed(at, Sign.COUNTERS))
+    return memory, ()
+
+
+def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:
+    """Take a user's finished completion for a probe's: the next probe is put off."""
+    probe = replace(memory.probe, finished_at=at)
+    if memory.phase not in {RunPhase.SERVING, RunPhase.DEGRADED}:
+        return replace(memory, probe=probe)
+    if not probe.running:
+        probe = replace(probe, next_at=max(probe.next_at, at + policy.interval))
+    probe = replace(probe, unanswered_since=None, error_since=None)
+    answered = (Reason.PROGRESS_WITHOUT_COMPLETION, Reason.UNANSWERED)
+    return clear_conditions(replace(memory, probe=probe), answered, at)
+
+
+# Clocks.
+
+
+def clock_jumped(policy: Policy, memory: Memory, event: ClockJumped) -> tuple[Memory, Actions]:
+    """Let every limit begin anew: nothing had the time that passed."""
+    at = event.at
+    if memory.phase is RunPhase.HOLDING:
+        memory = replace(memory, hold=replace(memory.hold, blocked_since=at))
+        return _survey_next(memory, at), (ending.extend_hold(policy, memory, at),)
+    if memory.phase in {RunPhase.STOPPING, RunPhase.KILLING, RunPhase.SETTLING}:
+        return replace(memory, since=at), (ending.extend_end(policy, policy.grace),)
+    # Forget what counted against the engine, and probe it at once.
+    memory = replace(
+        memory,
+        suspended=f"the machine was suspended or paused for {abs(event.seconds):.0f} s",
+        load=replace(memory.load, progressed_at=at),
+        probe=Probing(next_at=at, sentence=memory.probe.sentence, finished_at=at),
+        reading=replace(memory.reading, next_at=at, moved_at=at),
+    )
+    loading = memory.phase is RunPhase.LOADING
+    more = (ending.extend_start(policy, memory, at),) if loading else ()
+    return _survey_next(memory, at), (CancelProbe(), *more)
