@@ -265,7 +265,8 @@ def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
     file of the system overwritten.
     """
     from servicekit.cli.orders import order_of
-    from servicekit.install.installation import ensure_account, propose
+    from servicekit.install.installation import propose
+    from servicekit.install.installer import ensure_account
     from servicekit.install.rootfs import Tree
     from servicekit.install.transaction import Directory, make_directory
     from servicekit.managers import accounts

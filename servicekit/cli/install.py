@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Installed, Session
     from servicekit.install.changes import Change
-    from servicekit.install.installation import Order, Proposal
+    from servicekit.install.installation import Order
+    from servicekit.install.installer import Proposal
     from servicekit.install.rootfs import Tree
     from servicekit.install.transaction import Turn
     from servicekit.managers import Manager
@@ -162,8 +163,8 @@ class _Work:
         """Install one profile, or with `dry_run` show what that would do."""
         from servicekit.cli.fetch import tell_missing
         from servicekit.cli.forecast import ask_gpus, refuse_misfit
-        from servicekit.install.installation import install as carry_out
         from servicekit.install.installation import propose
+        from servicekit.install.installer import install as carry_out
         from servicekit.install.transaction import turn
 
         image, recipe = self.runs is None, order.profile
@@ -203,8 +204,8 @@ class _Work:
 
 def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
     """Have `new` start at boot, and then those that it excludes no more."""
-    from servicekit.install.installation import install as carry_out
     from servicekit.install.installation import propose
+    from servicekit.install.installer import install as carry_out
     from servicekit.install.transaction import turn
 
     tree = _tree(None)
@@ -259,8 +260,9 @@ def uninstall(
 def _uninstall(
     mine: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
 ) -> None:
-    from servicekit.install.installation import purge_remains, removal
+    from servicekit.install.installation import purge_remains
     from servicekit.install.installation import uninstall as carry_out
+    from servicekit.install.installer import profile_id, removal
     from servicekit.install.present import manifests
     from servicekit.install.transaction import turn
 
@@ -269,7 +271,7 @@ def _uninstall(
             if purge_remains(profile, held):
                 typer.echo(f"{profile}: history, log and secrets of an earlier install are removed")
                 return
-    own, made = removal(profile, tree, mine.places, force=force)
+    own, made = removal(profile_id(profile), tree, mine.places, force=force)
     if dry_run:
         tell_changes(made, diffs=True)
         return
@@ -354,9 +356,9 @@ def _refuse_invisible_settings(mine: Session) -> None:
 def _tell_findings(proposal: Proposal, *, refuse: bool) -> None:
     from servicekit.errors import UserError
 
-    if refuse and proposal.survey.missing:
-        raise UserError("\n".join(proposal.survey.missing))
-    for sentence in (*proposal.survey.missing, *proposal.survey.warnings):
+    if refuse and proposal.missing:
+        raise UserError("\n".join(proposal.missing))
+    for sentence in (*proposal.missing, *proposal.warnings):
         warn(sentence)
 
 
@@ -384,7 +386,7 @@ def _is_drift(change: Change) -> bool:
 
 
 def _tell_enablement(proposal: Proposal) -> None:
-    name, rivals = proposal.order.profile.name, proposal.enabled_rivals
+    name, rivals = proposal.service.name, proposal.enabled_rivals
     if rivals and not proposal.manifest.enabled:
         note(f'"{name}" does not start at boot, since "{rivals[0]}" does and excludes it')
     elif rivals:
@@ -430,11 +432,11 @@ def _start_or_hint(mine: Session, proposal: Proposal, manager: Manager, *, now: 
     from servicekit.cli.control import follow, order
     from servicekit.cli.session import Installed
 
-    profile = proposal.order.profile
-    is_up = manager.look([profile.unit])[profile.unit].is_up
+    service = proposal.service
+    is_up = manager.look([service.unit])[service.unit].is_up
     if now:
         found = Installed(proposal.manifest, manager)
         order(mine, found, again=is_up and proposal.acts)
         follow(mine, found)
     elif is_up and proposal.acts:
-        note(f"it runs as it was before; `servicekit restart {profile.name}` takes the new files")
+        note(f"it runs as it was before; `servicekit restart {service.name}` takes the new files")

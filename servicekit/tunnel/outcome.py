@@ -23,7 +23,7 @@ LONGEST_LINE: Final = 300
 """Characters of ssh's words that are repeated: some of them are the server's."""
 
 
-class Cause(StrEnum):
+class TunnelCause(StrEnum):
     """Why a tunnel is not up: a closed list."""
 
     HOST_KEY = "host-key"
@@ -38,15 +38,23 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
 
 
-FINAL: Final = frozenset({Cause.HOST_KEY, Cause.DENIED, Cause.KEY, Cause.REFUSED, Cause.SSH})
+FINAL: Final = frozenset(
+    {
+        TunnelCause.HOST_KEY,
+        TunnelCause.DENIED,
+        TunnelCause.KEY,
+        TunnelCause.REFUSED,
+        TunnelCause.SSH,
+    }
+)
 """Time does not mend these: somebody must change something on one of the two hosts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class TunnelFault:
     """Why a tunnel is not up, and what helps."""
 
-    cause: Cause
+    cause: TunnelCause
     why: str
     remedy: str = ""
 
@@ -57,11 +65,11 @@ class Trouble:
 
 
 class _Rule(NamedTuple):
-    cause: Cause
+    cause: TunnelCause
     pattern: re.Pattern[str]
 
 
-def _rule(cause: Cause, *patterns: str) -> _Rule:
+def _rule(cause: TunnelCause, *patterns: str) -> _Rule:
     return _Rule(cause, re.compile("|".join(patterns)))
 
 
@@ -82,27 +90,29 @@ _UNANSWERED: Final = re.compile(r"Timeout, server .* not responding")
 
 _RULES: Final = (
     _rule(
-        Cause.HOST_KEY,
+        TunnelCause.HOST_KEY,
         r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!",
         r"No \S+ host key is known for ",
         r"Host key verification failed",
     ),
-    _rule(Cause.KEY, r"Load key ", r"no such identity: ", r"Permissions \d+ for .* are too open"),
     _rule(
-        Cause.DENIED,
+        TunnelCause.KEY, r"Load key ", r"no such identity: ", r"Permissions \d+ for .* are too open"
+    ),
+    _rule(
+        TunnelCause.DENIED,
         r"\S+@\S+: Permission denied \(",
         r"Received disconnect from .*: Too many authentication failures",
     ),
-    _rule(Cause.REFUSED, r"channel \d+: open failed: administratively prohibited"),
+    _rule(TunnelCause.REFUSED, r"channel \d+: open failed: administratively prohibited"),
     _rule(
-        Cause.SSH,
+        TunnelCause.SSH,
         r"command-line:? line \d+: ",
         r"Unable to negotiate with ",
         r"No user exists for uid ",
     ),
 )
 _CUT: Final = _rule(
-    Cause.LOST,
+    TunnelCause.LOST,
     r"ssh: connect to host ",
     r"ssh: Could not resolve hostname ",
     r"Connection to \S+ (?:closed|port \d+ timed out)",
@@ -117,7 +127,7 @@ _CUT: Final = _rule(
 """The network or the server: before the tunnel is up it was not reached, later it was lost."""
 
 
-class Reader:
+class SshOutput:
     """Follows what one ssh says about one tunnel."""
 
     def __init__(self, tunnel: Tunnel) -> None:
@@ -127,7 +137,7 @@ class Reader:
         self._last = ""
         self.up = False
         """The forwarding stands."""
-        self.trouble: Trouble | None = None
+        self.trouble: TunnelFault | None = None
         """The first that was told of, since it was up where it was."""
 
     def hear(self, line: str) -> str:
@@ -142,12 +152,12 @@ class Reader:
         self._last = said if news else self._last
         return news
 
-    def conclude(self, status: ExitStatus) -> Trouble:
+    def conclude(self, status: ExitStatus) -> TunnelFault:
         """Say why it ended, now that it has."""
         if self.trouble is not None:
             return self.trouble
         words = f': "{self._last}"' if self._last else ""
-        return Trouble(Cause.UNKNOWN, f"ssh ended with {status.named}{words}")
+        return TunnelFault(TunnelCause.UNKNOWN, f"ssh ended with {status.named}{words}")
 
     def _follow(self, line: str) -> None:
         if found := _SERVER_KEY.match(line):
@@ -159,7 +169,7 @@ class Reader:
             # only once it has answered. What the server greeted with before does not matter.
             self.up, self.trouble = True, None
 
-    def _trouble(self, line: str) -> Trouble | None:
+    def _trouble(self, line: str) -> TunnelFault | None:
         if line.startswith(_DEBUG):
             return None
         if _REVERSE_FAILED.match(line):
@@ -171,11 +181,11 @@ class Reader:
                 return self._final(cause, line)
         return self._cut(line) if _CUT.pattern.match(line) else None
 
-    def _final(self, cause: Cause, line: str) -> Trouble:
+    def _final(self, cause: TunnelCause, line: str) -> TunnelFault:
         tunnel = self._tunnel
         match cause:
-            case Cause.HOST_KEY:
-                return Trouble(
+            case TunnelCause.HOST_KEY:
+                return TunnelFault(
                     cause,
                     f'the host key of "{tunnel.host}" is not the pinned one, '
                     f"but {self._server_key or 'one of a type that is not pinned'}",
@@ -183,67 +193,69 @@ class Reader:
                     f" where that is it, `servicekit tunnel install {tunnel.name} "
                     f"--fingerprint {self._server_key or 'SHA256:…'}` pins it",
                 )
-            case Cause.DENIED:
-                return Trouble(
+            case TunnelCause.DENIED:
+                return TunnelFault(
                     cause,
                     f'"{tunnel.host}" does not let "{tunnel.user}" in with the tunnel\'s key',
                     f"add the line that `servicekit tunnel install {tunnel.name}` prints to "
                     f"~/.ssh/authorized_keys of {tunnel.user} there",
                 )
-            case Cause.REFUSED:
+            case TunnelCause.REFUSED:
                 return self._refusal()
-            case Cause.KEY:
+            case TunnelCause.KEY:
                 return unusable_key(tunnel, line)
             case _:
-                return Trouble(cause, f"ssh cannot: {line}")
+                return TunnelFault(cause, f"ssh cannot: {line}")
 
-    def _refusal(self) -> Trouble:
+    def _refusal(self) -> TunnelFault:
         tunnel = self._tunnel
         what = "listen on" if tunnel.reverse else "connect to"
         port = f"127.0.0.1:{tunnel.remote}"
-        return Trouble(
-            Cause.REFUSED,
+        return TunnelFault(
+            TunnelCause.REFUSED,
             f'"{tunnel.host}" does not let the tunnel {what} {port}',
             f"take the line that `servicekit tunnel install {tunnel.name}` prints into its "
             "authorized_keys, and see that its sshd_config has no AllowTcpForwarding no",
         )
 
-    def _taken(self, where: str) -> Trouble:
+    def _taken(self, where: str) -> TunnelFault:
         tunnel = self._tunnel
         if tunnel.reverse:
-            return Trouble(
-                Cause.PORT_TAKEN,
+            return TunnelFault(
+                TunnelCause.PORT_TAKEN,
                 f"port {tunnel.remote} on {where} is taken",
                 "where an earlier connection froze, sshd lets go of it by ClientAliveInterval and "
                 "ClientAliveCountMax in its sshd_config",
             )
-        return Trouble(
-            Cause.PORT_TAKEN,
+        return TunnelFault(
+            TunnelCause.PORT_TAKEN,
             f"port {tunnel.local} on {where} is taken",
             f"free it, or `servicekit tunnel install {tunnel.name} --local PORT`",
         )
 
-    def _cut(self, line: str) -> Trouble:
+    def _cut(self, line: str) -> TunnelFault:
         host = self._tunnel.host
         if not self.up:
             words = re.sub(r"^ssh: (?:connect to host \S+ port|Could not resolve) ", "", line)
-            return Trouble(Cause.UNREACHABLE, f'"{host}" cannot be reached: {words}')
+            return TunnelFault(TunnelCause.UNREACHABLE, f'"{host}" cannot be reached: {words}')
         if _UNANSWERED.match(line):
             seconds = self._tunnel.frozen_within
-            return Trouble(Cause.LOST, f'"{host}" did not answer any more for {seconds} s')
-        return Trouble(Cause.LOST, f'the connection to "{host}" was cut: {line}')
+            return TunnelFault(
+                TunnelCause.LOST, f'"{host}" did not answer any more for {seconds} s'
+            )
+        return TunnelFault(TunnelCause.LOST, f'the connection to "{host}" was cut: {line}')
 
 
-def unusable_key(tunnel: Tunnel, words: str) -> Trouble:
+def unusable_key(tunnel: Tunnel, words: str) -> TunnelFault:
     """Say that the tunnel's own key cannot be used."""
-    return Trouble(
-        Cause.KEY,
+    return TunnelFault(
+        TunnelCause.KEY,
         f"the tunnel's key cannot be used: {words}",
         f"remove its file, and `servicekit tunnel install {tunnel.name}` makes a new one",
     )
 
 
-def late(tunnel: Tunnel) -> Trouble:
+def late(tunnel: Tunnel) -> TunnelFault:
     """Say that a login began and did not end."""
     why = f'"{tunnel.host}" did not finish the login within {tunnel.up_within} s'
-    return Trouble(Cause.UNREACHABLE, why)
+    return TunnelFault(TunnelCause.UNREACHABLE, why)

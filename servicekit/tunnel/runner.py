@@ -22,14 +22,14 @@ from servicekit.host import procfs
 from servicekit.log import Priority, open_events
 from servicekit.profiles import trusted_toml
 from servicekit.tunnel.link import Link
-from servicekit.tunnel.outcome import Cause, Reader, Trouble, late, unusable_key
+from servicekit.tunnel.outcome import SshOutput, TunnelCause, TunnelFault, late, unusable_key
 from servicekit.tunnel.state import (
     CONNECTING,
     DOWN,
     STOPPED,
     UP,
     WAITING,
-    State,
+    TunnelState,
     read_state,
     sweep_ssh,
 )
@@ -71,13 +71,13 @@ def run(places: Places, name: str) -> ExitCode:
     events = open_events({"tunnel": name}, os.environ)
     notifier = Notifier()
     try:
-        return asyncio.run(Runner(tunnel, places, events, notifier).run())
+        return asyncio.run(TunnelRun(tunnel, places, events, notifier).run())
     finally:
         notifier.close()
         events.close(1.0)
 
 
-class Runner:
+class TunnelRun:
     """One run."""
 
     def __init__(self, tunnel: Tunnel, places: Places, events: Events, notifier: Notifier) -> None:
@@ -89,7 +89,7 @@ class Runner:
         self._up_since: float | None = None
         self._faults = 0
         me = procfs.stat(os.getpid())
-        self._blank = State(
+        self._blank = TunnelState(
             tunnel=tunnel.name,
             phase=WAITING,
             since="",
@@ -131,7 +131,7 @@ class Runner:
             self._notifier.status(f"tries again in {left:.0f} s: {before.why}")
             await asyncio.sleep(left)
 
-    async def _connect(self) -> Trouble:
+    async def _connect(self) -> TunnelFault:
         """Be the tunnel; return why it ended."""
         tunnel = self._tunnel
         try:
@@ -142,20 +142,20 @@ class Runner:
             link = await Link.start(tunnel, self._home)
         except OSError as error:
             reason = (error.strerror or "").lower()
-            return Trouble(
-                Cause.SSH, f"ssh cannot be started: {reason}", "install the OpenSSH client"
+            return TunnelFault(
+                TunnelCause.SSH, f"ssh cannot be started: {reason}", "install the OpenSSH client"
             )
         self._notifier.status(f"connecting to {tunnel.to}")
         connecting = replace(self._state, phase=CONNECTING)
         self._publish(replace(connecting, ssh_pid=link.pid, ssh_started=link.started))
         try:
-            return await self._listen(link, Reader(tunnel))
+            return await self._listen(link, SshOutput(tunnel))
         except TimeoutError:
             return late(tunnel)
         finally:
             await link.stop()
 
-    async def _listen(self, link: Link, reader: Reader) -> Trouble:
+    async def _listen(self, link: Link, reader: SshOutput) -> TunnelFault:
         async with asyncio.timeout(self._tunnel.up_within) as bound:
             async for line in link.lines():
                 if said := reader.hear(line):
@@ -181,7 +181,7 @@ class Runner:
                 _, writer = await asyncio.open_connection(LOOPBACK, tunnel.local)
                 writer.close()
 
-    def _fail(self, trouble: Trouble) -> ExitCode:
+    def _fail(self, trouble: TunnelFault) -> ExitCode:
         now = time.monotonic()
         steady = self._up_since is not None and now - self._up_since >= STEADY
         again = trouble.code is ExitCode.TEMPFAIL
@@ -210,7 +210,7 @@ class Runner:
         )
         return trouble.code
 
-    def _publish(self, state: State) -> None:
+    def _publish(self, state: TunnelState) -> None:
         """Write the state down; where that cannot be done, the tunnel works all the same."""
         since = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._state = replace(state, since=since)

@@ -20,7 +20,7 @@ WAITING, CONNECTING, UP, DOWN, STOPPED = "waiting", "connecting", "up", "down", 
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TunnelState:
     """The published state, as its `state.json` holds it."""
 
     tunnel: str
@@ -61,10 +61,10 @@ class State:
         return stat is not None and stat.started == self.pid_started and stat.alive
 
 
-def read_state(path: Path) -> State | None:
+def read_state(path: Path) -> TunnelState | None:
     """Read a state file; `None` where there is none."""
     try:
-        return State.parse(untrusted.read(path))
+        return TunnelState.parse(untrusted.read(path))
     except OSError:
         return None
 
@@ -91,7 +91,7 @@ def sweep_ssh(path: Path) -> None:
             os.close(pidfd)
 
 
-def _own_state(path: Path) -> State | None:
+def _own_state(path: Path) -> TunnelState | None:
     """Read a state file that the calling account wrote, below a directory of its own."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with ExitStack() as opened:
@@ -106,4 +106,4 @@ def _own_state(path: Path) -> State | None:
         mine = os.fstat(folder).st_uid == about.st_uid == os.geteuid()
         if not mine or not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             return None
-        return State.parse(os.read(file, LARGEST).decode(errors="replace"))
+        return TunnelState.parse(os.read(file, LARGEST).decode(errors="replace"))

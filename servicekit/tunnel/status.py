@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from servicekit.errors import ExitCode
 from servicekit.tunnel import state as phases
 from servicekit.tunnel.link import Link
-from servicekit.tunnel.outcome import Cause, Reader, Trouble, late
+from servicekit.tunnel.outcome import SshOutput, TunnelCause, TunnelFault, late
 from servicekit.tunnel.values import KEY, LOOPBACK, directory
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from servicekit.managers import Seen
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
-    from servicekit.tunnel.state import State
+    from servicekit.tunnel.state import TunnelState
     from servicekit.tunnel.values import Tunnel
 
 ANSWER_WITHIN: Final = 10.0
@@ -37,7 +37,7 @@ LONGEST_LINE: Final = 1024
 """Bytes of that line."""
 
 
-class Standing(StrEnum):
+class TunnelStatus(StrEnum):
     """How a tunnel is: a closed list."""
 
     UP = "up"
@@ -50,11 +50,11 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TunnelReport:
     """How one tunnel is. As JSON these are its keys."""
 
     name: str
-    state: Standing
+    state: TunnelStatus
     why: str
     remedy: str = ""
     cause: str | None = None
@@ -81,7 +81,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedEngines:
     """Whom a tunnel may lead to: profiles with the port of its other end, and their API keys."""
 
     profiles: tuple[tuple[Profile, str | None], ...] = ()
@@ -89,15 +89,17 @@ class Expected:
     """Ask for a completion, too."""
 
 
-def conclude(tunnel: Tunnel, manifest: Manifest, seen: Seen | None, state: State | None) -> Report:
+def conclude(
+    tunnel: Tunnel, manifest: Manifest, seen: Seen | None, state: TunnelState | None
+) -> TunnelReport:
     """Conclude how the tunnel is, as far as its service knows; `UP` is still to be looked through.
 
     `seen` is what the manager says, `None` if it is mute. Pure.
     """
     lives = state is not None and state.is_alive
-    report = Report(
+    report = TunnelReport(
         name=tunnel.name,
-        state=Standing.DOWN,
+        state=TunnelStatus.DOWN,
         why="its service has not been started yet",
         to=tunnel.to,
         way=tunnel.way,
@@ -115,7 +117,7 @@ def conclude(tunnel: Tunnel, manifest: Manifest, seen: Seen | None, state: State
     if state is not None and lives:
         match state.phase:
             case phases.UP:
-                return replace(report, state=Standing.UP, why="the tunnel stands")
+                return replace(report, state=TunnelStatus.UP, why="the tunnel stands")
             case phases.CONNECTING:
                 before = f" again; before: {state.why}" if state.why else ""
                 why = f"it is connecting to {tunnel.to}{before}"
@@ -128,15 +130,15 @@ def conclude(tunnel: Tunnel, manifest: Manifest, seen: Seen | None, state: State
         code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
         return replace(report, why=seen.text or f"its service could not begin{code}")
     if state is not None:
-        return replace(report, state=Standing.STOPPED, why="it was stopped")
-    return replace(report, state=Standing.STOPPED)
+        return replace(report, state=TunnelStatus.STOPPED, why="it was stopped")
+    return replace(report, state=TunnelStatus.STOPPED)
 
 
-def _troubled(report: Report, state: State, *, going_on: bool) -> Report:
-    taken = state.cause == Cause.PORT_TAKEN
+def _troubled(report: TunnelReport, state: TunnelState, *, going_on: bool) -> TunnelReport:
+    taken = state.cause == TunnelCause.PORT_TAKEN
     return replace(
         report,
-        state=Standing.PORT_TAKEN if taken else Standing.DOWN,
+        state=TunnelStatus.PORT_TAKEN if taken else TunnelStatus.DOWN,
         why=f"{state.why}; it is tried again" if going_on else state.why,
         remedy=state.remedy,
         cause=state.cause,
@@ -144,8 +146,8 @@ def _troubled(report: Report, state: State, *, going_on: bool) -> Report:
 
 
 async def look_through(
-    report: Report, tunnel: Tunnel, places: Places, expected: Expected
-) -> Report:
+    report: TunnelReport, tunnel: Tunnel, places: Places, expected: ExpectedEngines
+) -> TunnelReport:
     """See what answers through a tunnel that is said to be up."""
     if not tunnel.reverse:
         return await _look(report, tunnel, tunnel.local, expected)
@@ -158,7 +160,7 @@ async def look_through(
             why="it stands; looking through it from the server takes its key",
             remedy="run this as root",
         )
-    except _UnreachableError as error:
+    except _NoWayBackError as error:
         return replace(
             report,
             why=f"it stands, and cannot be looked through: {error.trouble.why}",
@@ -166,10 +168,10 @@ async def look_through(
         )
 
 
-class _UnreachableError(Exception):
+class _NoWayBackError(Exception):
     """There is no second way to the server."""
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: TunnelFault) -> None:
         super().__init__(trouble.why)
         self.trouble = trouble
 
@@ -188,7 +190,7 @@ async def _back(tunnel: Tunnel, home: Path) -> AsyncIterator[int]:
         async with asyncio.timeout(there.up_within):
             trouble = await listening
         if trouble is not None:
-            raise _UnreachableError(trouble)
+            raise _NoWayBackError(trouble)
         # What it says from now on must be read, or it waits for us.
         rest = asyncio.create_task(_read_on(link))
         try:
@@ -196,13 +198,13 @@ async def _back(tunnel: Tunnel, home: Path) -> AsyncIterator[int]:
         finally:
             rest.cancel()
     except TimeoutError:
-        raise _UnreachableError(late(there)) from None
+        raise _NoWayBackError(late(there)) from None
     finally:
         await link.stop()
 
 
-async def _until_up(link: Link, tunnel: Tunnel) -> Trouble | None:
-    reader = Reader(tunnel)
+async def _until_up(link: Link, tunnel: Tunnel) -> TunnelFault | None:
+    reader = SshOutput(tunnel)
     async for line in link.lines():
         reader.hear(line)
         if reader.up:
@@ -215,7 +217,9 @@ async def _read_on(link: Link) -> None:
         pass
 
 
-async def _look(report: Report, tunnel: Tunnel, port: int, expected: Expected) -> Report:
+async def _look(
+    report: TunnelReport, tunnel: Tunnel, port: int, expected: ExpectedEngines
+) -> TunnelReport:
     """Ask at `port` of this host, from where the way leads to the engine."""
     at = "here" if tunnel.reverse else f"on {tunnel.host}"
     end = f"{LOOPBACK}:{tunnel.engine_port} {at}"
@@ -225,26 +229,26 @@ async def _look(report: Report, tunnel: Tunnel, port: int, expected: Expected) -
     except TimeoutError:
         return replace(
             report,
-            state=Standing.ENGINE_DOWN,
+            state=TunnelStatus.ENGINE_DOWN,
             why=f"the tunnel stands, and {end} does not answer within {ANSWER_WITHIN:g} s",
             remedy=f"the engine hangs, or the connection froze just now, which is noticed within "
             f"{tunnel.frozen_within} s",
         )
     except ConnectionRefusedError:
         why = f"nothing listens on port {port} of this host any more"
-        return replace(report, state=Standing.DOWN, why=why)
+        return replace(report, state=TunnelStatus.DOWN, why=why)
     except OSError:
         line = b""
     if not line:
         return replace(
             report,
-            state=Standing.ENGINE_DOWN,
+            state=TunnelStatus.ENGINE_DOWN,
             why=f"the tunnel stands, and nothing listens on {end}",
             remedy="start the engine there: `servicekit status` says why it is not up",
         )
     if not line.startswith(b"HTTP/"):
         why = f"the tunnel stands, and {end} does not speak HTTP"
-        return replace(report, state=Standing.ENGINE_DOWN, why=why)
+        return replace(report, state=TunnelStatus.ENGINE_DOWN, why=why)
     said = line.split(None, 1)[-1].decode("ascii", "replace").strip()
     if not expected.profiles:
         why = f"{end} answers HTTP {said}; no profile with that port is known here"
@@ -264,7 +268,7 @@ async def _first_line(port: int) -> bytes:
         writer.close()
 
 
-async def _identify(report: Report, port: int, expected: Expected) -> Report:
+async def _identify(report: TunnelReport, port: int, expected: ExpectedEngines) -> TunnelReport:
     """See whether one of the profiles that are known for the port is what answers."""
     from servicekit.watchdog.events import ProbeFailure
     from servicekit.watchdog.probe import NotReady, Prober
@@ -286,5 +290,5 @@ async def _identify(report: Report, port: int, expected: Expected) -> Report:
     # The reason that is nearest to an answer: a model that does not answer before another model.
     other = {ProbeFailure.WRONG_MODEL: 2, ProbeFailure.UNAUTHORIZED: 1}
     nearest = min(missed, key=lambda one: other.get(one.failure, 0))
-    state = Standing.UP if nearest.failure in other else Standing.ENGINE_DOWN
+    state = TunnelStatus.UP if nearest.failure in other else TunnelStatus.ENGINE_DOWN
     return replace(report, state=state, why=f"the tunnel stands; the engine: {nearest.sentence}")

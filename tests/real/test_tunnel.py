@@ -31,7 +31,7 @@ from servicekit.managers import Seen
 from servicekit.places import below
 from servicekit.tunnel import keys
 from servicekit.tunnel.state import read_state
-from servicekit.tunnel.status import Expected, Standing, conclude, look_through
+from servicekit.tunnel.status import ExpectedEngines, TunnelStatus, conclude, look_through
 from servicekit.tunnel.values import (
     FILE,
     KEY,
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from machines.sshd import Sshd
 
     from servicekit.profiles.model import Profile
-    from servicekit.tunnel.state import State
-    from servicekit.tunnel.status import Report
+    from servicekit.tunnel.state import TunnelState
+    from servicekit.tunnel.status import TunnelReport
 
 pytestmark = pytest.mark.sshd
 
@@ -122,7 +122,7 @@ class Service:
         return self._process.pid
 
     @property
-    def state(self) -> State:
+    def state(self) -> TunnelState:
         """What it published last."""
         state = read_state(Path(state_file(self.places, NAME)))
         assert state is not None, self.log()
@@ -167,13 +167,13 @@ class Service:
         """Find its ssh."""
         return psutil.Process(self.state.ssh_pid)
 
-    def report(self, *profiles: Profile, deep: bool = False) -> Report:
+    def report(self, *profiles: Profile, deep: bool = False) -> TunnelReport:
         """Look through it, as `tunnel status` does."""
         manifest = Manifest(NAME, "", "systemd", None, self.tunnel.local, (), True, (), ())  # noqa: FBT003 - enabled
         found = conclude(self.tunnel, manifest, Seen("active"), self.state)
-        if found.state is not Standing.UP:
+        if found.state is not TunnelStatus.UP:
             return found
-        expected = Expected(tuple((each, None) for each in profiles), deep)
+        expected = ExpectedEngines(tuple((each, None) for each in profiles), deep)
         return asyncio.run(look_through(found, self.tunnel, self.places, expected))
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ def test_up_means_that_bytes_go_through(service: Callable[..., Service]) -> None
         assert f"READY=1\nSTATUS=up: {tunnel.tunnel.way}" in tunnel.told()
         assert fetch(tunnel.tunnel.local) == str(tunnel.tunnel.remote)
         report = tunnel.report()
-        assert report.state is Standing.UP
+        assert report.state is TunnelStatus.UP
         assert "answers HTTP 200 OK; no profile with that port is known here" in report.why
     ssh = tunnel.ssh()
     assert tunnel.stop() == 0
@@ -269,25 +269,25 @@ def test_the_engine_behind_it_is_told_from_the_tunnel(
     other = profile("demo", port=port, served_name="another")
     tunnel.until_up()
     report = tunnel.report(known)
-    assert report.state is Standing.ENGINE_DOWN
+    assert report.state is TunnelStatus.ENGINE_DOWN
     assert report.why == f"the tunnel stands, and nothing listens on {LOOPBACK}:{port} on 127.0.0.1"
     assert tunnel.is_up()
 
     engine = fake_engine("llama-server", port=port, name="it", context=2048)
     report = tunnel.report(other, known)
-    assert (report.state, report.served_name) == (Standing.UP, "it")
+    assert (report.state, report.served_name) == (TunnelStatus.UP, "it")
     assert report.why == '"it" is listed through the tunnel'
     assert tunnel.report(known, deep=True).why == '"it" answered 2 tokens through the tunnel'
 
     report = tunnel.report(other)
-    assert report.state is Standing.UP
+    assert report.state is TunnelStatus.UP
     assert 'serves "it", not "another"' in report.why
 
     engine.tell(completion="hang")
     report = tunnel.report(
         profile("demo", port=port, served_name="it", probe={"deadline": 1}), deep=True
     )
-    assert report.state is Standing.ENGINE_DOWN
+    assert report.state is TunnelStatus.ENGINE_DOWN
     assert "no answer to the completion within 1 s" in report.why
 
 
@@ -306,7 +306,7 @@ def test_a_server_that_dies_is_connected_to_again(
     tunnel.start()
     wait_until(lambda: tunnel.state.phase == "waiting", LIMIT, "it holds off")
     report = tunnel.report()
-    assert report.state is Standing.DOWN
+    assert report.state is TunnelStatus.DOWN
     assert report.why.endswith("; it is tried again")
     wait_until(tunnel.is_up, LIMIT, "the tunnel stands again")
 
@@ -328,7 +328,7 @@ def test_a_port_that_is_taken_is_named(service: Callable[..., Service]) -> None:
         tunnel.start()
         assert tunnel.until_ended() == ExitCode.TEMPFAIL
     report = tunnel.report()
-    assert (report.state, report.cause) == (Standing.PORT_TAKEN, "port-taken")
+    assert (report.state, report.cause) == (TunnelStatus.PORT_TAKEN, "port-taken")
     assert f"port {tunnel.tunnel.local} on this host is taken" in report.why
 
 
@@ -406,11 +406,11 @@ def test_a_reverse_tunnel_is_looked_through_from_the_server(
     tunnel = service(reverse=True)
     tunnel.until_up()
     report = tunnel.report()
-    assert report.state is Standing.ENGINE_DOWN
+    assert report.state is TunnelStatus.ENGINE_DOWN
     assert f"nothing listens on {LOOPBACK}:{tunnel.tunnel.local} here" in report.why
     with web(tunnel.tunnel.local):
         assert fetch(tunnel.tunnel.remote) == str(tunnel.tunnel.local)
-        assert tunnel.report().state is Standing.UP
+        assert tunnel.report().state is TunnelStatus.UP
     assert len(sshd.sessions()) <= 2, "the second way is closed again"
 
 

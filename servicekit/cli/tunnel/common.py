@@ -2,42 +2,112 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from servicekit.cli.output import duration, ours, paint
 from servicekit.cli.session import Session
 
 if TYPE_CHECKING:
     from servicekit.install.manifest import Manifest
-    from servicekit.tunnel.state import State
+    from servicekit.managers import Manager, Seen
+    from servicekit.tunnel.state import TunnelState
+
+LOOK_EVERY: Final = 0.1  # seconds
+UP_WITHIN: Final = 5.0  # seconds for a manager to act on an order to start
 
 
-def installed(mine: Session) -> dict[str, Manifest]:
+def installed(chosen: Session) -> dict[str, Manifest]:
     """Manifests of the installed tunnels, by name."""
-    return dict(sorted(mine.tunnels().items()))
+    return dict(sorted(chosen.tunnels().items()))
 
 
-def manifest_of(mine: Session, name: str) -> Manifest:
-    """What the install of `name` left; raises `UserError` where it is not installed."""
+def manifest_of(chosen: Session, name: str) -> Manifest:
+    """Return the manifest of tunnel `name`; raise `UserError` where it is not installed."""
     from servicekit.errors import UserError
 
-    found = installed(mine).get(name)
-    if found is None:
+    manifest = installed(chosen).get(name)
+    if manifest is None:
         raise UserError(
-            f'tunnel "{name}" is not installed',
-            hint="`servicekit tunnel list` shows those that are",
+            f'tunnel "{name}" is not installed', hint="see `servicekit tunnel list` for their names"
         )
-    return found
+    return manifest
 
 
-def published(mine: Session, name: str) -> State | None:
-    """What the service of `name` published last; `None` where it never did."""
+def published(chosen: Session, name: str) -> TunnelState | None:
+    """What the service of `name` published last; `None` where there is nothing."""
     from servicekit.tunnel.state import read_state
     from servicekit.tunnel.values import state_file
 
-    return read_state(Path(state_file(mine.places, name)))
+    return read_state(Path(state_file(chosen.places, name)))
+
+
+class TunnelService(NamedTuple):
+    """The service of a tunnel, and the manager that runs it."""
+
+    chosen: Session
+    name: str
+    manager: Manager
+
+    @property
+    def unit(self) -> str:
+        """What the manager calls it."""
+        from servicekit.install.installer import tunnel_id
+
+        return tunnel_id(self.name).unit
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its port forwarding is up."""
+        state = published(self.chosen, self.name)
+        return state is not None and state.phase == "up" and state.is_alive
+
+    def seen(self) -> Seen:
+        """Ask the manager for its state."""
+        return self.manager.look([self.unit])[self.unit]
+
+    def stop(self) -> None:
+        """Stop it and wait for its end."""
+        from servicekit.tunnel.installation import STOP_LIMIT
+
+        self.manager.stop(self.unit, limit=STOP_LIMIT)
+
+    def start_anew(self, *, wait: bool = True) -> None:
+        """Start or restart it, without a hold-off for earlier faults."""
+        from servicekit.install.rootfs import Tree
+        from servicekit.tunnel.installation import forget
+
+        self.stop()
+        forget(Tree(), self.chosen.places, self.name)
+        self.manager.start(self.unit)
+        if wait:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Wait until it is up; exit with 1 where it fails."""
+        began = time.monotonic()
+        while True:
+            passed = time.monotonic() - began
+            state = published(self.chosen, self.name)
+            if self.is_up:
+                typer.echo(f"{self.name}: {paint('up')} after {duration(passed)}")
+                return
+            if state is not None and state.code:
+                typer.echo(f"{self.name}: {paint('down')}: {state.why}")
+                if state.remedy:
+                    typer.echo(f"  remedy: {ours(state.remedy)}")
+                if state.faults:
+                    typer.echo("  the service keeps retrying")
+                raise typer.Exit(1)
+            if passed > UP_WITHIN and not self.seen().is_up:
+                typer.echo(f"{self.name}: {paint('down')}: the service did not start")
+                log = ours(f"`servicekit tunnel logs {self.name}`")
+                typer.echo(f"  remedy: see {log}")
+                raise typer.Exit(1)
+            time.sleep(LOOK_EVERY)
 
 
 def complete_tunnel(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -59,8 +129,6 @@ TunnelName = Annotated[
 SomeTunnel = Annotated[
     str | None,
     typer.Argument(
-        metavar="[NAME]",
-        help="Name of a tunnel; all of them without.",
-        autocompletion=complete_tunnel,
+        metavar="[NAME]", help="Name of a tunnel; default: all.", autocompletion=complete_tunnel
     ),
 ]

@@ -1,129 +1,142 @@
-"""`tunnel install` and `tunnel uninstall`: from an address to a service, and back to nothing."""
+"""`tunnel install` and `tunnel uninstall`."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from servicekit.cli.install import DryRun, tell_changes
 from servicekit.cli.options import ForManager, ForUser, session
 from servicekit.cli.output import note, warn
-from servicekit.cli.tunnel.common import TunnelName, installed
-from servicekit.cli.tunnel.control import Service
+from servicekit.cli.tunnel.common import TunnelName, TunnelService, installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from servicekit.cli.session import Session
+    from servicekit.install.installer import Proposal
     from servicekit.install.rootfs import Tree
-    from servicekit.tunnel.installation import Proposal
+    from servicekit.tunnel.installation import TunnelFiles
     from servicekit.tunnel.keys import KeyPair
     from servicekit.tunnel.values import HostKey, Tunnel
+
+To = Annotated[str | None, typer.Option("--to", metavar="USER@HOST", help="Account and server.")]
+Local = Annotated[
+    int | None, typer.Option("--local", metavar="PORT", help="Port on this host; default 18000.")
+]
+Remote = Annotated[
+    int | None, typer.Option("--remote", metavar="PORT", help="Port on the server; default 18000.")
+]
+Reverse = Annotated[
+    bool | None,
+    typer.Option(
+        "--reverse/--forward",
+        help="The engine is here and the server gets the port, or the other way, the default.",
+    ),
+]
+SshPort = Annotated[
+    int | None,
+    typer.Option("--ssh-port", metavar="PORT", help="Port of the server's sshd; default 22."),
+]
+Identity = Annotated[
+    Path | None,
+    typer.Option(
+        "--identity", metavar="FILE", help="Private key to copy; default: make a new key."
+    ),
+]
+Fingerprint = Annotated[
+    str | None,
+    typer.Option(
+        "--fingerprint",
+        metavar="SHA256:…",
+        help="The server's host key; default: ask on the terminal.",
+    ),
+]
+Now = Annotated[bool, typer.Option("--now", help="Start it, too, and wait until it is up.")]
+ForceInstall = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace files that were changed by hand, saving them as .servicekit-old; "
+        "ask the server for its host key again.",
+    ),
+]
+ForceRemoval = Annotated[
+    bool,
+    typer.Option("--force", help="Remove files that were changed by hand, saving their text."),
+]
 
 
 def install(
     ctx: typer.Context,
     name: TunnelName,
     *,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="USER@HOST", help="Account and server."),
-    ] = None,
-    local: Annotated[
-        int | None, typer.Option("--local", metavar="PORT", help="Port on this host; 18000.")
-    ] = None,
-    remote: Annotated[
-        int | None, typer.Option("--remote", metavar="PORT", help="Port on the server; 18000.")
-    ] = None,
-    reverse: Annotated[
-        bool | None,
-        typer.Option(
-            "--reverse/--forward",
-            help="The engine is here and the server gets the port, or, as usual, the other way.",
-        ),
-    ] = None,
-    ssh_port: Annotated[
-        int | None,
-        typer.Option("--ssh-port", metavar="PORT", help="Port of the server's sshd; 22."),
-    ] = None,
-    identity: Annotated[
-        Path | None,
-        typer.Option(
-            "--identity",
-            metavar="FILE",
-            help="Private key to take a copy of; without, the tunnel gets one of its own.",
-        ),
-    ] = None,
-    fingerprint: Annotated[
-        str | None,
-        typer.Option(
-            "--fingerprint",
-            metavar="SHA256:…",
-            help="The server's host key; without, you are asked on a terminal.",
-        ),
-    ] = None,
+    to: To = None,
+    local: Local = None,
+    remote: Remote = None,
+    reverse: Reverse = None,
+    ssh_port: SshPort = None,
+    identity: Identity = None,
+    fingerprint: Fingerprint = None,
     manager: ForManager = None,
     user: ForUser = False,
     dry_run: DryRun = False,
-    now: Annotated[bool, typer.Option("--now", help="Start it, too, and wait until it is up.")] = (
-        False
-    ),
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Replace files that were changed by hand, their text saved beside them as "
-            ".servicekit-old; ask the server for its host key again.",
-        ),
-    ] = False,
+    now: Now = False,
+    force: ForceInstall = False,
 ) -> None:
-    """Make a tunnel a service that starts at boot.
+    """Install a tunnel as a service that starts at boot.
 
-    It reconnects by itself, and both of its ends are loopback. The server's host key is shown and
-    pinned now; the line for its authorized_keys is printed. Of a tunnel that is installed already,
-    what is not said stays as it is. All of it happens, or none of it.
+    It reconnects by itself, and both of its ends are on loopback. Shows the server's host key and
+    pins it, and prints the line for the server's authorized_keys. Options that are left out keep
+    the values of an earlier install. On an error, nothing is changed.
     """
     from servicekit.install.rootfs import Tree
-    from servicekit.tunnel.installation import Order, propose, turns
-    from servicekit.tunnel.installation import install as carry_out
+    from servicekit.tunnel.installation import TunnelFiles, propose
 
-    mine, tree = session(ctx, user=user), Tree()
-    earlier = _earlier(mine, name, anew=to is not None)
-    asked = {"local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
-    tunnel = _wanted(name, to, asked, earlier)
-    runs = mine.manager(manager)
-    order = Order(
+    chosen, tree = session(ctx, user=user), Tree()
+    earlier = _earlier(chosen, name, replaced=to is not None)
+    asked = {"to": to, "local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
+    tunnel = _wanted(name, asked, earlier)
+    service = TunnelService(chosen, name, chosen.manager(manager))
+    pins = _Pins(tunnel, _pinned(chosen, tree, tunnel, earlier), fingerprint)
+    files = TunnelFiles(
         tunnel=tunnel,
-        places=mine.places,
-        manager=runs.name,
-        command=(*mine.command(), "tunnel", "run", name),
-        pair=_pair(mine, tree, name, identity),
-        pinned=_pins(
-            mine, tree, tunnel, earlier, fingerprint=fingerprint, again=force, dry_run=dry_run
-        ),
-        force=force,
+        places=chosen.places,
+        manager=service.manager.name,
+        command=(*chosen.command(), "tunnel", "run", name),
+        pair=_pair(chosen, tree, name, identity),
+        pinned=pins.resolve(again=force, ask=not dry_run),
     )
     if dry_run:
-        tell_changes(propose(order, tree).changes, diffs=True)
+        tell_changes(propose(files, tree, force=force).changes, diffs=True)
         return
-    with turns(tree, mine.places) as (held, undone):
-        if undone:
-            note(undone)
-        proposal = propose(order, tree)
-        carry_out(proposal, held, runs)
-    tell_changes(proposal.changes)
-    _warn(proposal)
-    _tell_server(order.tunnel, order.pair)
-    service = Service(mine, name, runs)
+    proposal = _carry_out(files, service, tree, force=force)
     if now and service.is_up and not proposal.acts:
         note(f'"{name}" is up already')
     elif now:
         service.start_anew()
-    elif proposal.acts and runs.look([tunnel.unit])[tunnel.unit].is_up:
-        note(f"it runs as it was before; `servicekit tunnel restart {name}` takes the new files")
+    elif proposal.acts and service.seen().is_up:
+        note(f"the old files stay in use until `servicekit tunnel restart {name}`")
+
+
+def _carry_out(files: TunnelFiles, service: TunnelService, tree: Tree, *, force: bool) -> Proposal:
+    """Install the tunnel, print what was done, what may keep it down, and what its server needs."""
+    from servicekit.install.installer import install as carry_out
+    from servicekit.tunnel.installation import propose, turns
+
+    with turns(tree, files.places) as (held, undone):
+        if undone:
+            note(undone)
+        proposal = propose(files, tree, force=force)
+        carry_out(proposal, held, service.manager)
+    tell_changes(proposal.changes)
+    for sentence in _obstacles(files):
+        warn(sentence)
+    _print_server_steps(files.tunnel, files.pair)
+    return proposal
 
 
 def uninstall(
@@ -132,71 +145,64 @@ def uninstall(
     *,
     user: ForUser = False,
     dry_run: DryRun = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Remove files that were changed by hand; their text is saved."
-        ),
-    ] = False,
+    force: ForceRemoval = False,
 ) -> None:
-    """Stop a tunnel and remove all there is of it, its key, too.
+    """Stop a tunnel and remove all of its files, including its key.
 
-    What remains is its line in the server's authorized_keys.
+    Its line in the server's authorized_keys stays.
     """
+    from servicekit.install.installer import removal, tunnel_id
     from servicekit.install.rootfs import Tree
-    from servicekit.tunnel.installation import removal, turns
+    from servicekit.tunnel.installation import turns
     from servicekit.tunnel.installation import uninstall as carry_out
 
-    mine, tree = session(ctx, user=user), Tree()
-    own, made = removal(name, tree, mine.places, force=force)
+    chosen, tree = session(ctx, user=user), Tree()
+    own, changes = removal(tunnel_id(name), tree, chosen.places, force=force)
     if dry_run:
-        tell_changes(made, diffs=True)
+        tell_changes(changes, diffs=True)
         return
-    manager = mine.manager(own.manager)
-    with turns(tree, mine.places) as (held, undone):
+    manager = chosen.manager(own.manager)
+    with turns(tree, chosen.places) as (held, undone):
         if undone:
             note(undone)
-        made = carry_out(name, held, mine.places, manager, force=force)
-    tell_changes(made)
-    note("its line in ~/.ssh/authorized_keys on the server is yours to remove")
+        changes = carry_out(name, held, chosen.places, manager, force=force)
+    tell_changes(changes)
+    note("remove its line from ~/.ssh/authorized_keys on the server")
 
 
-def _earlier(mine: Session, name: str, *, anew: bool) -> Tunnel | None:
-    """The tunnel as it is installed now; `None` where it is not, or cannot be read and need not."""
+def _earlier(chosen: Session, name: str, *, replaced: bool) -> Tunnel | None:
+    """Read the installed tunnel; `None` where there is none, or it is broken and `replaced`."""
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.values import checked_name
 
-    if checked_name(name) not in installed(mine):
+    if checked_name(name) not in installed(chosen):
         return None
     try:
-        return load(mine.places, name)
+        return load(chosen.places, name)
     except UserError:
-        if anew:
+        if replaced:
             return None
         raise
 
 
-def _wanted(
-    name: str, to: str | None, asked: dict[str, int | bool | None], earlier: Tunnel | None
-) -> Tunnel:
-    """What is asked for, completed by what was asked for before."""
+def _wanted(name: str, asked: dict[str, str | int | None], earlier: Tunnel | None) -> Tunnel:
+    """Complete the options by the values of the earlier install."""
     from servicekit.errors import UserError
     from servicekit.profiles.trusted_toml import Document
     from servicekit.tunnel.values import Tunnel
 
-    if to is None and earlier is None:
+    if asked["to"] is None and earlier is None:
         raise UserError(
             f'tunnel "{name}" is not installed yet', hint="name its server with --to USER@HOST"
         )
-    said = earlier.data() if earlier is not None else {}
-    said |= {} if to is None else {"to": to}
-    said |= {key: value for key, value in asked.items() if value is not None}
-    return Tunnel.parse(Document(said), name=name, where=f'tunnel "{name}"')
+    settings = earlier.data() if earlier is not None else {}
+    settings |= {key: value for key, value in asked.items() if value is not None}
+    return Tunnel.parse(Document(settings), name=name, where=f'tunnel "{name}"')
 
 
-def _pair(mine: Session, tree: Tree, name: str, identity: Path | None) -> KeyPair:
-    """The tunnel's key: the one that is named, else the one it has, else a new one."""
+def _pair(chosen: Session, tree: Tree, name: str, identity: Path | None) -> KeyPair:
+    """Return the key that was named, else the installed one, else a new one."""
     import socket
 
     from servicekit.tunnel import keys
@@ -204,88 +210,91 @@ def _pair(mine: Session, tree: Tree, name: str, identity: Path | None) -> KeyPai
 
     if identity is not None:
         return keys.read(identity)
-    here = installed_pair(tree, mine.places, name)
+    here = installed_pair(tree, chosen.places, name)
     return here or keys.make(f"servicekit-{name}@{socket.gethostname()}")
 
 
-def _pins(
-    mine: Session,
-    tree: Tree,
-    tunnel: Tunnel,
-    earlier: Tunnel | None,
-    *,
-    fingerprint: str | None,
-    again: bool,
-    dry_run: bool,
+def _pinned(
+    chosen: Session, tree: Tree, tunnel: Tunnel, earlier: Tunnel | None
 ) -> tuple[HostKey, ...]:
-    """The server's host keys: pinned before, or shown now and found to be the right ones."""
-    from servicekit.tunnel import keys
+    """Read the host keys that an earlier install pinned for the same server."""
     from servicekit.tunnel.installation import installed_pins
-    from servicekit.tunnel.values import checked_fingerprint, matching
 
-    wanted = None if fingerprint is None else checked_fingerprint(fingerprint)
-    pinned: tuple[HostKey, ...] = ()
-    if earlier is not None and (earlier.host, earlier.ssh_port) == (tunnel.host, tunnel.ssh_port):
-        pinned = installed_pins(tree, mine.places, tunnel.name)
-    known = wanted is None or wanted in {key.fingerprint for key in pinned}
-    if pinned and known and not again:
-        return pinned
-    shown = keys.scan(tunnel.host, tunnel.ssh_port)
-    if wanted is not None:
-        return matching(shown, wanted, tunnel.host)
-    if set(shown) != set(pinned) and not dry_run:
-        _confirm(tunnel, shown, pinned)
-    return shown
+    if earlier is None or (earlier.host, earlier.ssh_port) != (tunnel.host, tunnel.ssh_port):
+        return ()
+    return installed_pins(tree, chosen.places, tunnel.name)
 
 
-def _confirm(tunnel: Tunnel, shown: Sequence[HostKey], pinned: Sequence[HostKey]) -> None:
-    """Have a person say that these are the server's own keys."""
-    from servicekit.errors import UserError
+class _Pins(NamedTuple):
+    """Which host keys of the server are to be pinned."""
 
-    if not sys.stdin.isatty():
-        prints = ", ".join(f"{key.fingerprint} ({key.type})" for key in shown)
-        raise UserError(
-            f'the host key of "{tunnel.host}" is not confirmed: it shows {prints}',
-            hint="compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
-            "then name the right one with --fingerprint",
-        )
-    if pinned:
-        was = ", ".join(key.fingerprint for key in pinned)
-        warn(f"the host key of {tunnel.host} is not the pinned one any more, which was {was}")
-    typer.echo(f"{tunnel.host} shows these host keys:")
-    for key in shown:
-        typer.echo(f"  {key.fingerprint}  {key.type}")
-    typer.echo("On the server, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows its own.")
-    if not typer.confirm("Are they the server's?"):
-        raise UserError("the host key was not confirmed; nothing was changed")
+    tunnel: Tunnel
+    pinned: tuple[HostKey, ...]
+    fingerprint: str | None
+
+    def resolve(self, *, again: bool, ask: bool) -> tuple[HostKey, ...]:
+        """Return the pinned keys, or those that the server shows and somebody confirmed."""
+        from servicekit.tunnel import keys
+        from servicekit.tunnel.values import checked_fingerprint, matching
+
+        wanted = None if self.fingerprint is None else checked_fingerprint(self.fingerprint)
+        known = wanted is None or wanted in {key.fingerprint for key in self.pinned}
+        if self.pinned and known and not again:
+            return self.pinned
+        shown = keys.scan(self.tunnel.host, self.tunnel.ssh_port)
+        if wanted is not None:
+            return matching(shown, wanted, self.tunnel.host)
+        if set(shown) != set(self.pinned) and ask:
+            self._confirm(shown)
+        return shown
+
+    def _confirm(self, shown: Sequence[HostKey]) -> None:
+        from servicekit.errors import UserError
+
+        host = self.tunnel.host
+        if not sys.stdin.isatty():
+            prints = ", ".join(f"{key.fingerprint} ({key.type})" for key in shown)
+            raise UserError(
+                f'the host key of "{host}" is not confirmed: it shows {prints}',
+                hint="compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
+                "then name the right one with --fingerprint",
+            )
+        if self.pinned:
+            before = ", ".join(key.fingerprint for key in self.pinned)
+            warn(f"the host key of {host} has changed; the pinned one was {before}")
+        typer.echo(f"{host} shows these host keys:")
+        for key in shown:
+            typer.echo(f"  {key.fingerprint}  {key.type}")
+        typer.echo("Compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`.")
+        if not typer.confirm("Are these the server's keys?"):
+            raise UserError(
+                "the host key was not confirmed; nothing was changed",
+                hint="name the right one with --fingerprint",
+            )
 
 
-def _warn(proposal: Proposal) -> None:
-    """Tell what will probably keep the service from running."""
+def _obstacles(files: TunnelFiles) -> list[str]:
+    """Say what will probably keep the service from running."""
     from servicekit.places import Scope
     from servicekit.profiles.vocabulary import ManagerName
     from servicekit.service.host import account, ends_with_session, hidden, unreadable
 
-    order = proposal.order
-    if order.manager is not ManagerName.SYSTEMD:
-        return
-    programs = [Path(order.command[0])]
-    if order.user is not None:
-        found = [*unreadable(programs, [], account(order.user)), *hidden(programs, [])]
-    else:
-        found = list(ends_with_session()) if order.places.scope is Scope.USER else []
-    for sentence in found:
-        warn(sentence)
+    if files.manager is not ManagerName.SYSTEMD:
+        return []
+    programs = [Path(files.command[0])]
+    if files.user is not None:
+        return [*unreadable(programs, [], account(files.user)), *hidden(programs, [])]
+    return list(ends_with_session()) if files.places.scope is Scope.USER else []
 
 
-def _tell_server(tunnel: Tunnel, pair: KeyPair) -> None:
-    """Say what the server needs, which is not ours to change."""
+def _print_server_steps(tunnel: Tunnel, pair: KeyPair) -> None:
+    """Print what has to be done on the server."""
     from servicekit.tunnel.values import SERVER_ADVICE
 
-    typer.echo(f"\nOn {tunnel.host}, this line lets the tunnel in, and lets it do nothing else.")
-    typer.echo(f"Append it to ~/.ssh/authorized_keys of {tunnel.user}:\n")
+    typer.echo(f"\nOn {tunnel.host}, append this line to ~/.ssh/authorized_keys of {tunnel.user}.")
+    typer.echo("It permits this tunnel and nothing else.\n")
     typer.echo(tunnel.authorized_key(pair.public))
     if tunnel.reverse:
-        typer.echo("\nAnd these lines belong into its /etc/ssh/sshd_config:\n")
+        typer.echo("\nAlso add these lines to its /etc/ssh/sshd_config:\n")
         typer.echo(SERVER_ADVICE)
-    typer.echo(f"\n{tunnel.way}. `servicekit tunnel status {tunnel.name}` looks through it.")
+    typer.echo(f"\n{tunnel.way}. Test it with `servicekit tunnel status {tunnel.name}`.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Session
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
-    from servicekit.tunnel.status import Expected, Report
+    from servicekit.tunnel.status import ExpectedEngines, TunnelReport
     from servicekit.tunnel.values import Tunnel
 
 
@@ -43,7 +43,7 @@ def status(
     With --json one object, or a list of them without NAME. With NAME the exit code is 1 unless it
     is up.
     """  # noqa: D301 - the character itself keeps the lines apart
-    from servicekit.tunnel.status import Standing
+    from servicekit.tunnel.status import TunnelStatus
 
     mine = session(ctx, user=user)
     if name is not None:
@@ -52,7 +52,7 @@ def status(
             as_json(report.as_json())
         else:
             _tell(report)
-        raise typer.Exit(0 if report.state is Standing.UP else 1)
+        raise typer.Exit(0 if report.state is TunnelStatus.UP else 1)
     every = _reports(mine, list(installed(mine).values()), deep=deep)
     if json:
         as_json([report.as_json() for report in every])
@@ -86,14 +86,14 @@ def _tell_none() -> None:
     note("no tunnel is installed; `servicekit tunnel install NAME --to USER@HOST` makes one")
 
 
-def _reports(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[Report]:
+def _reports(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
     """Look at tunnels, and through those that are up, all at once."""
     import asyncio
 
     return asyncio.run(_look(mine, chosen, deep=deep))
 
 
-async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[Report]:
+async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
     import asyncio
     from dataclasses import replace
 
@@ -115,13 +115,13 @@ async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> lis
     return await asyncio.gather(*looks)
 
 
-def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> Report:
+def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> TunnelReport:
     """What is known of a tunnel without looking through it."""
     from dataclasses import replace
 
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
-    from servicekit.tunnel.status import Report, Standing, conclude
+    from servicekit.tunnel.status import TunnelReport, TunnelStatus, conclude
     from servicekit.tunnel.values import LOOPBACK
     from servicekit.watchdog.engine import Census, port_holder
 
@@ -129,20 +129,20 @@ def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> R
     try:
         tunnel = load(mine.places, name)
     except UserError as error:  # of several tunnels, the others are still worth telling of
-        return Report(name, Standing.DOWN, " / ".join(error.message.splitlines()))
+        return TunnelReport(name, TunnelStatus.DOWN, " / ".join(error.message.splitlines()))
     report = conclude(tunnel, manifest, said.get(tunnel.unit), published(mine, name))
-    if report.state is Standing.PORT_TAKEN and not tunnel.reverse:
+    if report.state is TunnelStatus.PORT_TAKEN and not tunnel.reverse:
         holder = port_holder(LOOPBACK, tunnel.local, None, Census())
         if holder is not None:
             return replace(report, why=f"{report.why}; {holder.who} has it")
     return report
 
 
-async def _through(mine: Session, report: Report, *, deep: bool) -> Report:
+async def _through(mine: Session, report: TunnelReport, *, deep: bool) -> TunnelReport:
     from servicekit.tunnel.runner import load
-    from servicekit.tunnel.status import Standing, look_through
+    from servicekit.tunnel.status import TunnelStatus, look_through
 
-    if report.state is not Standing.UP:
+    if report.state is not TunnelStatus.UP:
         return report
     tunnel = load(mine.places, report.name)
     return await look_through(report, tunnel, mine.places, _expected(mine, tunnel, deep=deep))
@@ -159,13 +159,13 @@ def _ask(mine: Session, manager: str, units: list[str]) -> dict[str, Seen]:
         return {}
 
 
-def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> Expected:
+def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
     """Profiles that the tunnel may lead to, with the API keys that are known here."""
     import os
 
     from servicekit.errors import UserError
     from servicekit.profiles import credentials
-    from servicekit.tunnel.status import Expected
+    from servicekit.tunnel.status import ExpectedEngines
 
     found = []
     for listed in mine.catalog.describe():
@@ -176,17 +176,17 @@ def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> Expected:
             except UserError:
                 api_key = None  # what it wants is not known here; it says so itself
             found.append((profile, api_key))
-    return Expected(tuple(found), deep)
+    return ExpectedEngines(tuple(found), deep)
 
 
-def _row(report: Report) -> tuple[str, ...]:
+def _row(report: TunnelReport) -> tuple[str, ...]:
     why = report.why
     if report.drift:
         why += f" ({len(report.drift)} of its files changed by hand)"
     return report.name, report.state, "yes" if report.enabled else "no", why
 
 
-def _tell(report: Report) -> None:
+def _tell(report: TunnelReport) -> None:
     from servicekit.cli.status import age
 
     boot = "starts at boot" if report.enabled else "does not start at boot"

@@ -18,8 +18,8 @@ from supervisor.options import ServerOptions
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.host.child import ExitStatus
-from servicekit.install import installation as profiles
 from servicekit.install.changes import Act
+from servicekit.install.installer import profile_id, removal, tunnel_id
 from servicekit.install.manifest import Manifest, Written, fingerprint
 from servicekit.install.rootfs import Tree
 from servicekit.managers import Seen
@@ -27,11 +27,11 @@ from servicekit.places import below
 from servicekit.profiles.trusted_toml import Document, parse
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.render import LINK
-from servicekit.tunnel.installation import Order, artifacts, propose, removal
+from servicekit.tunnel.installation import TunnelFiles, propose
 from servicekit.tunnel.keys import KeyPair
-from servicekit.tunnel.outcome import Cause, Reader, late, unusable_key
-from servicekit.tunnel.state import State, read_state, sweep_ssh
-from servicekit.tunnel.status import Standing, conclude
+from servicekit.tunnel.outcome import SshOutput, TunnelCause, late, unusable_key
+from servicekit.tunnel.state import TunnelState, read_state, sweep_ssh
+from servicekit.tunnel.status import TunnelStatus, conclude
 from servicekit.tunnel.values import (
     HostKey,
     Tunnel,
@@ -344,9 +344,9 @@ class TestHostKeys:
         assert checked_fingerprint(f" {GITHUB_PRINT}= ") == GITHUB_PRINT
 
 
-def outcome(*lines: str, tunnel: Tunnel = TUNNEL) -> tuple[Cause, str, str]:
+def outcome(*lines: str, tunnel: Tunnel = TUNNEL) -> tuple[TunnelCause, str, str]:
     """What ssh's words mean when it has ended."""
-    reader = Reader(tunnel)
+    reader = SshOutput(tunnel)
     for line in lines:
         reader.hear(line)
     trouble = reader.conclude(ENDED)
@@ -368,53 +368,62 @@ class TestOutcome:
             "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @",
             "Host key verification failed.",
         )
-        assert cause is Cause.HOST_KEY
+        assert cause is TunnelCause.HOST_KEY
         assert why == f'the host key of "box.example" is not the pinned one, but {GITHUB_PRINT}'
         assert f"`servicekit tunnel install home --fingerprint {GITHUB_PRINT}`" in remedy
 
     def test_a_host_key_of_another_type(self) -> None:
         """The server has a key again, but none of a type that is pinned."""
         line = "No RSA host key is known for home and you have requested strict checking."
-        assert outcome(line)[0] is Cause.HOST_KEY
+        assert outcome(line)[0] is TunnelCause.HOST_KEY
         assert "of a type that is not pinned" in outcome("Host key verification failed.")[1]
 
     @pytest.mark.parametrize(
         ("cause", "line"),
         [
-            (Cause.DENIED, "ada@box.example: Permission denied (publickey)."),
+            (TunnelCause.DENIED, "ada@box.example: Permission denied (publickey)."),
             (
-                Cause.DENIED,
+                TunnelCause.DENIED,
                 "Received disconnect from 100.64.0.7 port 22:2: Too many authentication failures",
             ),
-            (Cause.KEY, 'Load key "key": invalid format'),
-            (Cause.KEY, "no such identity: key: No such file or directory"),
-            (Cause.KEY, "Permissions 0644 for 'key' are too open."),
-            (Cause.SSH, "command-line: line 0: Bad configuration option: updatehostkeys"),
-            (Cause.SSH, "command-line line 0: Unsupported option"),
-            (Cause.SSH, "Unable to negotiate with 10.0.0.1 port 22: no matching host key type"),
-            (Cause.SSH, "No user exists for uid 61234"),
-            (Cause.PORT_TAKEN, "bind [127.0.0.1]:18000: Address already in use"),
-            (Cause.UNREACHABLE, "ssh: connect to host box.example port 22: Connection refused"),
-            (Cause.UNREACHABLE, "ssh: connect to host box.example port 22: No route to host"),
+            (TunnelCause.KEY, 'Load key "key": invalid format'),
+            (TunnelCause.KEY, "no such identity: key: No such file or directory"),
+            (TunnelCause.KEY, "Permissions 0644 for 'key' are too open."),
+            (TunnelCause.SSH, "command-line: line 0: Bad configuration option: updatehostkeys"),
+            (TunnelCause.SSH, "command-line line 0: Unsupported option"),
             (
-                Cause.UNREACHABLE,
+                TunnelCause.SSH,
+                "Unable to negotiate with 10.0.0.1 port 22: no matching host key type",
+            ),
+            (TunnelCause.SSH, "No user exists for uid 61234"),
+            (TunnelCause.PORT_TAKEN, "bind [127.0.0.1]:18000: Address already in use"),
+            (
+                TunnelCause.UNREACHABLE,
+                "ssh: connect to host box.example port 22: Connection refused",
+            ),
+            (TunnelCause.UNREACHABLE, "ssh: connect to host box.example port 22: No route to host"),
+            (
+                TunnelCause.UNREACHABLE,
                 "ssh: Could not resolve hostname box.example: Name or service not known",
             ),
-            (Cause.UNREACHABLE, "Connection timed out during banner exchange"),
-            (Cause.UNREACHABLE, "Connection to 127.0.0.1 port 22 timed out"),
-            (Cause.UNREACHABLE, "kex_exchange_identification: Connection closed by remote host"),
-            (Cause.UNREACHABLE, "Connection closed by 100.64.0.7 port 22"),
-            (Cause.UNREACHABLE, "Connection reset by 100.64.0.7 port 22"),
-            (Cause.UNKNOWN, "something new"),
+            (TunnelCause.UNREACHABLE, "Connection timed out during banner exchange"),
+            (TunnelCause.UNREACHABLE, "Connection to 127.0.0.1 port 22 timed out"),
+            (
+                TunnelCause.UNREACHABLE,
+                "kex_exchange_identification: Connection closed by remote host",
+            ),
+            (TunnelCause.UNREACHABLE, "Connection closed by 100.64.0.7 port 22"),
+            (TunnelCause.UNREACHABLE, "Connection reset by 100.64.0.7 port 22"),
+            (TunnelCause.UNKNOWN, "something new"),
         ],
     )
-    def test_before_it_is_up(self, cause: Cause, line: str) -> None:
+    def test_before_it_is_up(self, cause: TunnelCause, line: str) -> None:
         """Only what time mends is tried again."""
-        trouble = Reader(TUNNEL)
+        trouble = SshOutput(TUNNEL)
         trouble.hear(line)
         found = trouble.conclude(ENDED)
         assert found.cause is cause
-        final = cause in {Cause.DENIED, Cause.KEY, Cause.SSH}
+        final = cause in {TunnelCause.DENIED, TunnelCause.KEY, TunnelCause.SSH}
         assert found.code is (ExitCode.CONFIG if final else ExitCode.TEMPFAIL)
         assert found.why[0] in '"pts'
         assert "\n" not in found.why
@@ -432,37 +441,37 @@ class TestOutcome:
     def test_once_it_was_up_it_is_lost(self, line: str) -> None:
         """The same words mean something else then."""
         cause, why, _ = outcome(SESSION, line)
-        assert cause is Cause.LOST
+        assert cause is TunnelCause.LOST
         assert why == f'the connection to "box.example" was cut: {line}'
 
     def test_a_frozen_connection(self) -> None:
         """After how long is what the tunnel's own settings say."""
         cause, why, _ = outcome(SESSION, "Timeout, server box.example not responding.")
-        assert (cause, why) == (Cause.LOST, '"box.example" did not answer any more for 45 s')
+        assert (cause, why) == (TunnelCause.LOST, '"box.example" did not answer any more for 45 s')
 
     def test_a_forwarding_that_the_server_refuses(self) -> None:
         """To connect to a port, or in reverse to listen on it."""
         line = "channel 1: open failed: administratively prohibited: open failed"
         cause, why, remedy = outcome(SESSION, line)
-        assert cause is Cause.REFUSED
+        assert cause is TunnelCause.REFUSED
         assert why == '"box.example" does not let the tunnel connect to 127.0.0.1:18000'
         assert "authorized_keys" in remedy
         failed = "Error: remote port forwarding failed for listen port 18000"
         for said in ("port forwarding refused", "Server has disabled port forwarding."):
             cause, why, _ = outcome(f"debug1: Remote: {said}", failed, tunnel=REVERSE)
-            assert cause is Cause.REFUSED
+            assert cause is TunnelCause.REFUSED
             assert "listen on 127.0.0.1:18000" in why
 
     def test_a_port_that_is_taken_on_the_server(self) -> None:
         """ssh says the same as of a refusal; the server's own words tell them apart."""
         line = "Error: remote port forwarding failed for listen port 18000"
         cause, why, remedy = outcome(line, tunnel=REVERSE)
-        assert (cause, why) == (Cause.PORT_TAKEN, "port 18000 on box.example is taken")
+        assert (cause, why) == (TunnelCause.PORT_TAKEN, "port 18000 on box.example is taken")
         assert "ClientAliveInterval" in remedy
 
     def test_up_is_what_each_way_needs(self) -> None:
         """Forward, ssh listens before it says so; in reverse, the server must have answered."""
-        reader, back = Reader(TUNNEL), Reader(REVERSE)
+        reader, back = SshOutput(TUNNEL), SshOutput(REVERSE)
         for each in (reader, back):
             each.hear(SESSION)
         assert (reader.up, back.up) == (True, False)
@@ -471,7 +480,7 @@ class TestOutcome:
 
     def test_a_greeting_is_no_trouble(self) -> None:
         """A server may say anything before it lets the tunnel in."""
-        reader = Reader(TUNNEL)
+        reader = SshOutput(TUNNEL)
         reader.hear("Host key verification failed.")
         reader.hear(SESSION)
         assert (reader.up, reader.trouble) == (True, None)
@@ -479,11 +488,11 @@ class TestOutcome:
     def test_what_is_unknown_is_quoted_and_tried_again(self) -> None:
         """Or, where ssh said nothing at all, how it ended."""
         assert outcome("something new")[1] == 'ssh ended with exit code 255: "something new"'
-        assert Reader(TUNNEL).conclude(ExitStatus(signal=11)).why == "ssh ended with SIGSEGV"
+        assert SshOutput(TUNNEL).conclude(ExitStatus(signal=11)).why == "ssh ended with SIGSEGV"
 
     def test_the_log_gets_news(self) -> None:
         """No debugging, no statistics, nothing twice in a row, and nothing unprintable."""
-        reader = Reader(TUNNEL)
+        reader = SshOutput(TUNNEL)
         lines = [
             "debug1: pledge: network",
             'Authenticated to 127.0.0.1 ([127.0.0.1]:22) using "publickey".',
@@ -508,11 +517,11 @@ class TestOutcome:
         assert unusable_key(TUNNEL, "gone").code is ExitCode.CONFIG
 
 
-def order(places: Places, manager: ManagerName, tunnel: Tunnel = TUNNEL) -> Order:
+def order(places: Places, manager: ManagerName, tunnel: Tunnel = TUNNEL) -> TunnelFiles:
     """An install of a tunnel."""
     command = ("/opt/servicekit/bin/servicekit", "tunnel", "run", tunnel.name)
     pair = KeyPair("PRIVATE\n", "ssh-ed25519 AAAA home\n")
-    return Order(tunnel, places, manager, command, pair, (GITHUB,))
+    return TunnelFiles(tunnel, places, manager, command, pair, (GITHUB,))
 
 
 CASES = {
@@ -523,11 +532,11 @@ CASES = {
 }
 
 
-def main_file(of: Order) -> str:
+def main_file(of: TunnelFiles) -> str:
     """Text of the unit or program."""
     (text,) = (
         each.text
-        for each in artifacts(of)
+        for each in of.artifacts()
         if each.path.stem == of.tunnel.unit and each.mode != LINK
     )
     return text
@@ -549,7 +558,7 @@ class TestArtifacts:
         """Under Supervisor, and for a user, that is whoever runs the manager."""
         owners = {}
         for name, of in CASES.items():
-            (key,) = (each for each in artifacts(of) if each.path.name == "key")
+            (key,) = (each for each in of.artifacts() if each.path.name == "key")
             assert key.mode == 0o600
             owners[name] = key.owner
         assert owners == {
@@ -619,7 +628,7 @@ class TestPropose:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(taken.to_json())
             with pytest.raises(
-                UserError, match=f'port 18000 of this host is that of {kind} "demo"'
+                UserError, match=f'port 18000 on this host is used by {kind} "demo"'
             ):
                 propose(CASES["system.service"], tree)
             assert propose(CASES["reverse.service"], tree).acts
@@ -635,8 +644,8 @@ class TestPropose:
         tree_path.chmod(0o644)
         written = Written(target, fingerprint(target, b"[Unit]\n", 0o644), 0o644, None)
         kinds = {
-            "demo": (SYSTEM.manifest("demo"), profiles.removal),
-            "home": (SYSTEM.for_tunnels.manifest("home"), removal),
+            "demo": (SYSTEM.manifest("demo"), profile_id("demo")),
+            "home": (SYSTEM.for_tunnels.manifest("home"), tunnel_id("home")),
         }
         for name, (path, _) in kinds.items():
             file = tmp_path / str(path).lstrip("/")
@@ -644,7 +653,7 @@ class TestPropose:
             file.write_text(replace(MANIFEST, profile=name, files=(written,)).to_json())
 
         def act(name: str) -> Act:
-            (change,) = kinds[name][1](name, tree, SYSTEM)[1]
+            (change,) = removal(kinds[name][1], tree, SYSTEM)[1]
             return change.act
 
         (first,) = {*kinds} - {last}
@@ -661,11 +670,11 @@ class TestPropose:
             propose(CASES["supervisor.conf"], Tree(str(tmp_path)))
 
 
-def state(phase: str, **values: Any) -> State:  # noqa: ANN401 - a State's
+def state(phase: str, **values: Any) -> TunnelState:  # noqa: ANN401 - a TunnelState's
     """What a service that lives has published: ours, since this process does."""
     me = procfs.stat(os.getpid())
     assert me is not None
-    return State("home", phase, "2026-01-31T12:00:00+00:00", me.pid, me.started, **values)
+    return TunnelState("home", phase, "2026-01-31T12:00:00+00:00", me.pid, me.started, **values)
 
 
 DEAD: dict[str, Any] = {"pid": 1, "pid_started": 0}
@@ -746,7 +755,7 @@ class TestConclude:
         ],
     )
     def test_the_service_and_the_manager_say_how_it_is(
-        self, seen: Seen | None, last: State | None, standing: str, why: str
+        self, seen: Seen | None, last: TunnelState | None, standing: str, why: str
     ) -> None:
         """A service that lives is believed, a dead one only in what it ended with."""
         report = conclude(TUNNEL, MANIFEST, seen, last)
@@ -760,7 +769,7 @@ class TestConclude:
 
     def test_every_standing_is_a_word_of_its_own(self) -> None:
         """As `tunnel status --help` lists them."""
-        assert {*Standing} == {"up", "engine-down", "port-taken", "down", "stopped"}
+        assert {*TunnelStatus} == {"up", "engine-down", "port-taken", "down", "stopped"}
 
 
 class TestState:
@@ -854,7 +863,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def write(file: Path, what: State) -> None:
+def write(file: Path, what: TunnelState) -> None:
     """Publish a state."""
     from servicekit.watchdog.publish import write_state
 

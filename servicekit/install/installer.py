@@ -1,0 +1,256 @@
+"""Installs and removes one service, a profile's or a tunnel's: as a value first, then done.
+
+Both kinds start by the same systemd target and may share directories, so that each looks at the
+manifests of the other. Their manifests are two name spaces: a tunnel may have a profile's name.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from servicekit.errors import UserError
+from servicekit.install.changes import Act, changes, record
+from servicekit.install.manifest import inherited
+from servicekit.install.present import look, manifests
+from servicekit.install.transaction import apply
+from servicekit.managers import accounts
+from servicekit.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import PurePosixPath
+
+    from servicekit.install.changes import Change
+    from servicekit.install.manifest import Manifest
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import Directory, Turn
+    from servicekit.managers import Manager
+    from servicekit.places import Places
+    from servicekit.service.render import Artifact
+
+
+class ServiceKind(StrEnum):
+    """What a service runs."""
+
+    PROFILE = "profile"
+    TUNNEL = "tunnel"
+
+
+class ServiceId(NamedTuple):
+    """One service of servicekit's."""
+
+    kind: ServiceKind
+    name: str
+
+    @property
+    def label(self) -> str:
+        """Name of its directories and log. No profile has an "@" in its name."""
+        return self.name if self.kind is ServiceKind.PROFILE else f"tunnel@{self.name}"
+
+    @property
+    def unit(self) -> str:
+        """What its service manager calls it."""
+        return f"servicekit-{self.label}"
+
+    def places(self, places: Places) -> Places:
+        """Where its manifest is, and all else as in `places`."""
+        return places if self.kind is ServiceKind.PROFILE else places.for_tunnels
+
+
+def profile_id(name: str) -> ServiceId:
+    """Name the service of a profile."""
+    return ServiceId(ServiceKind.PROFILE, name)
+
+
+def tunnel_id(name: str) -> ServiceId:
+    """Name the service of a tunnel."""
+    return ServiceId(ServiceKind.TUNNEL, name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """What an install would do."""
+
+    service: ServiceId
+    user: str | None
+    """Account of the service; `None` for whoever runs the manager."""
+    changes: tuple[Change, ...]
+    manifest: Manifest
+    directories: tuple[Directory, ...] = ()
+    sysusers: str = ""
+    """Text of the account's description, for systemd-sysusers."""
+    missing: tuple[str, ...] = ()
+    """What the service cannot start without and is not there, one sentence each."""
+    warnings: tuple[str, ...] = ()
+    """What will probably keep it from working, one sentence each."""
+    enabled_rivals: tuple[str, ...] = ()
+    """Profiles that exclude this one and start at boot."""
+
+    @property
+    def acts(self) -> bool:
+        """Whether any file is written or removed."""
+        return any(change.acts for change in self.changes)
+
+
+class Neighbours(NamedTuple):
+    """What is installed beside one service."""
+
+    own: Manifest | None
+    """The service itself, as it is installed now."""
+    profiles: dict[str, Manifest]
+    tunnels: dict[str, Manifest]
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """All of them."""
+        return (*self.profiles.values(), *self.tunnels.values())
+
+
+def neighbours(service: ServiceId, tree: Tree, places: Places) -> Neighbours:
+    """Read the manifests of `service` and of all others."""
+    profiles, tunnels = manifests(tree, places), manifests(tree, places.for_tunnels)
+    same = profiles if service.kind is ServiceKind.PROFILE else tunnels
+    return Neighbours(same.pop(service.name, None), profiles, tunnels)
+
+
+def compare(
+    proposed: Proposal, wanted: Sequence[Artifact], beside: Neighbours, tree: Tree, *, force: bool
+) -> Proposal:
+    """Complete `proposed` by the changes that make `wanted` of what is on disk. Reads only."""
+    service, own, manifest = proposed.service, beside.own, proposed.manifest
+    if own is not None and own.manager != manifest.manager:
+        verb = "uninstall" if service.kind is ServiceKind.PROFILE else "tunnel uninstall"
+        raise UserError(
+            f'{service.kind} "{service.name}" is installed for {own.manager}, '
+            f"not {manifest.manager}",
+            hint=f"`servicekit {verb} {service.name}` first",
+        )
+    there = look(tree, _paths(wanted, own))
+    made = changes(wanted, there, own, beside.manifests, force=force)
+    directories = inherited((artifact.path for artifact in wanted), beside.manifests)
+    written = replace(manifest, files=record(made, own), directories=directories)
+    return replace(proposed, changes=made, manifest=written)
+
+
+def _paths(wanted: Iterable[Artifact], own: Manifest | None) -> set[PurePosixPath]:
+    before = own.files if own is not None else ()
+    return {*(artifact.path for artifact in wanted), *(written.path for written in before)}
+
+
+def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest:
+    """Carry `proposal` out under `turn`, then reload `manager` (`None` for an image)."""
+    made_account = ensure_account(proposal.user, proposal.sysusers, turn.tree)
+    try:
+        manifest = apply(
+            turn,
+            proposal.service.name,
+            proposal.changes,
+            proposal.manifest,
+            directories=proposal.directories,
+            then=_reload(manager, proposal.service.unit),
+            undone=lambda: _reload_again(manager),
+        )
+    except BaseException:
+        if made_account is not None:
+            accounts.remove(made_account)
+        raise
+    return manifest or proposal.manifest
+
+
+def removal(
+    service: ServiceId, tree: Tree, places: Places, *, force: bool = False
+) -> tuple[Manifest, tuple[Change, ...]]:
+    """Return the manifest and what an uninstall would do. Reads only.
+
+    Raises `UserError` if `service` is not installed.
+    """
+    beside = neighbours(service, tree, places)
+    if beside.own is None:
+        same = beside.profiles if service.kind is ServiceKind.PROFILE else beside.tunnels
+        raise UserError(
+            f'{service.kind} "{shown(service.name)}" is not installed',
+            hint=f"installed: {', '.join(sorted(same)) or 'none'}",
+        )
+    there = look(tree, _paths((), beside.own))
+    return beside.own, changes((), there, beside.own, beside.manifests, force=force)
+
+
+def remove(
+    service: ServiceId,
+    turn: Turn,
+    places: Places,
+    manager: Manager | None,
+    *,
+    stop_limit: float,
+    force: bool = False,
+) -> tuple[Change, ...]:
+    """Stop `service` and remove the files that its install wrote.
+
+    Returns what was done, including drift that was kept. Starts it again where that fails.
+    """
+    _, made = removal(service, turn.tree, places, force=force)
+    was_up = False
+    if manager is not None:
+        was_up = manager.look([service.unit])[service.unit].is_up
+        manager.stop(service.unit, limit=stop_limit)
+    try:
+        apply(
+            turn,
+            service.name,
+            made,
+            None,
+            then=_reload(manager),
+            undone=lambda: _reload_again(manager),
+        )
+    except BaseException:
+        if was_up and manager is not None:
+            manager.start(service.unit)
+        raise
+    return made
+
+
+def delete_logs(service: ServiceId, tree: Tree, places: Places) -> None:
+    """Delete the log that Supervisor wrote, and its rotated parts."""
+    log = places.log_file(service.label)
+    for name in tree.names(places.logs):
+        if name == log.name or name.startswith(f"{log.name}."):
+            tree.delete(places.logs / name)
+
+
+def ensure_account(user: str | None, sysusers: str, tree: Tree) -> str | None:
+    """Make the service's account where there is none; return its name if it was made now.
+
+    `sysusers` is its description for systemd-sysusers.
+    """
+    if user is None or tree.is_image or accounts.exists(user) or os.geteuid() != 0:
+        return None
+    accounts.create(user, sysusers)
+    if not accounts.exists(user):
+        raise UserError(f'account "{user}" could not be made', hint="make it, and install again")
+    return user
+
+
+def forget_account(made: Iterable[Change], tree: Tree, places: Places) -> None:
+    """Remove the account whose description was removed, if an install made it."""
+    if tree.is_image or os.geteuid() != 0:
+        return
+    for change in made:
+        gone = change.act is Act.REMOVE and change.path.parent == places.sysusers
+        if gone and change.before is not None:
+            accounts.remove_made(change.before.content.decode(errors="replace"))
+
+
+def _reload(manager: Manager | None, unit: str = "") -> Callable[[], None]:
+    return lambda: manager.reload(unit) if manager is not None else None
+
+
+def _reload_again(manager: Manager | None) -> None:
+    """Let the manager read the restored files; only the first refusal is reported."""
+    if manager is not None:
+        try:
+            manager.reload()
+        except UserError:
+            return
