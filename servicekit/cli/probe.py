@@ -74,8 +74,9 @@ def _probe(mine: Session, name: str, *, live: bool, deep: bool) -> Verdict:
         plan = of_profile(mine.profile(name), mine.places, ())
     recipe = tuned(plan, os.environ).profile
     if state is not None and state.port is not None:
-        # The service's own environment may have moved it.
-        recipe = at(recipe, state.host, state.port)
+        # The service's own environment may have moved it. The address is never the state's: the
+        # API key is sent there.
+        recipe = at(recipe, recipe.host, state.port)
     api_key = credentials.api_key(recipe, mine.places, os.environ)
     return asyncio.run(_ask(recipe, api_key, live=live))
 

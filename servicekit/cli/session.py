@@ -12,7 +12,7 @@ from servicekit.cli.output import speak_of
 if TYPE_CHECKING:
     from servicekit.cli.quick import Quick
     from servicekit.install.manifest import Manifest
-    from servicekit.managers import Manager
+    from servicekit.managers import Manager, Seen
     from servicekit.places import Places, Scope
     from servicekit.profiles.catalog import Catalog
     from servicekit.profiles.model import Profile
@@ -175,11 +175,20 @@ class Session:
     def live_state(self, profile: str) -> State | None:
         """What the watchdog of `profile` says, `None` where none lives."""
         from servicekit.watchdog.publish import read_state
-        from servicekit.watchdog.status import is_alive
+        from servicekit.watchdog.status import is_believed
 
         state = read_state(Path(self.places.state_file(profile)))
-        lives = state is not None and is_alive(state.pid, state.pid_started)
-        return state if lives else None
+        return state if state is not None and is_believed(state, self._seen(profile)) else None
+
+    def _seen(self, profile: str) -> Seen | None:
+        """What the manager of an installed profile says of it; `None` where it cannot be asked."""
+        from servicekit.errors import UserError
+
+        try:
+            found = self.installed(profile)
+            return found.manager.look([found.unit])[found.unit]
+        except UserError:
+            return None
 
     def stop_limit(self, profile: str) -> float:
         """Seconds that a stop of `profile` may take before it is given up."""

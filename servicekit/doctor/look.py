@@ -306,7 +306,9 @@ def _engines(request: Request, living: Mapping[int, Stat]) -> dict[int, str]:
     """Name the processes of engines that run, by pid, each with its profile."""
     found: dict[int, str] = {}
     for name in request.installed:
-        state = publish.read_state(Path(request.places.state_file(name)))
+        state = None
+        with suppress(UserError):  # the check of that service says why
+            state = publish.read_state(Path(request.places.state_file(name)))
         if state is not None and state.engine_pid and is_alive(state.pid, state.pid_started):
             found |= dict.fromkeys(procfs.descendants([state.engine_pid], living), name)
     return found
@@ -496,7 +498,11 @@ def _port(profile: Profile, request: Request) -> view.PortUse:
 def _cut_off(path: Path) -> dict[Cause, int]:
     """Count a profile's runs of late that the host cut off."""
     since = ledger.now() - REMEMBERED
-    causes = [run.cause for run in history.runs(ledger.read(path)) if run.began >= since]
+    try:
+        records = ledger.read(path)
+    except UserError as error:
+        raise MuteError(error.message, remedy=error.hint) from None
+    causes = [run.cause for run in history.runs(records) if run.began >= since]
     return {cause: count for cause in CUT_OFF if (count := causes.count(cause))}
 
 

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import pwd
-import shutil
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.install.changes import Present
 from servicekit.install.manifest import is_link
+from servicekit.install.removal import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -181,7 +181,7 @@ class Tree:
     def delete_tree(self, path: PurePosixPath) -> None:
         """Remove a directory with all that is in it, where there is one; links are not followed."""
         with suppress(FileNotFoundError), self._at(path) as (parent, name):
-            shutil.rmtree(name, dir_fd=parent)
+            remove_tree(parent, name)
 
     def sync(self, directory: PurePosixPath) -> None:
         """Make the names in `directory` survive a power loss."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from servicekit.errors import UserError
+from servicekit.host import untrusted
 from servicekit.host.procfs import account
 from servicekit.models.hub import ByteListener
 from servicekit.models.memory.units import short
@@ -112,7 +113,7 @@ def is_whole(path: Path, file: File, watcher: ByteListener) -> bool:
         sums = hashlib.sha256()
     else:
         sums = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
-    with path.open("rb") as stream:
+    with os.fdopen(untrusted.open_linked(path), "rb") as stream:
         while chunk := stream.read(CHUNK):
             sums.update(chunk)
             watcher.moved(len(chunk))

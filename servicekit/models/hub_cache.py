@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
+
+from servicekit.host import untrusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +24,11 @@ DIGEST: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 """Name of a blob: the SHA-256 of a large file, the id that git gives a small one."""
 PARTIAL: Final = ".incomplete"
 """Suffix of a blob that is not whole yet."""
+LONGEST_REF: Final = 1024
+"""Bytes of a file that names a commit."""
+DEEPEST: Final = 16
+MOST_FILES: Final = 20_000
+"""Folders below each other, and files, that no model on the hub has."""
 MAIN: Final = "main"
 """Branch that is meant where nothing is said."""
 
@@ -92,8 +100,10 @@ class Repository:
         if COMMIT.fullmatch(revision):
             return revision
         try:
-            text = self.ref(revision).read_text(encoding="ascii", errors="replace").strip()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            text = untrusted.read(self.ref(revision), limit=LONGEST_REF).strip()
+        except PermissionError:
+            raise
+        except OSError:  # there is none, or one that no fetch has written
             return None
         return text if COMMIT.fullmatch(text) else None
 
@@ -123,12 +133,22 @@ class Repository:
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Give every file below `top`, sorted; nothing where there is no such directory."""
+    """Give every file below `top`, sorted; nothing where there is no such directory.
 
-    def refuse(error: OSError) -> None:
-        # Left to themselves, `os.walk` and `Path.glob` pass over what may not be looked at.
-        if not isinstance(error, FileNotFoundError):
-            raise error
-
-    for folder, _, names in sorted(os.walk(top, onerror=refuse)):
-        yield from (Path(folder, name) for name in sorted(names))
+    Raises `PermissionError` where it may not look. Whoever owns the cache may have filled it with
+    anything: what is nested deeper, or beyond more files, than in any model is left out.
+    """
+    found: list[Path] = []
+    folders = [(top, 0)]
+    while folders and len(found) < MOST_FILES:
+        folder, depth = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in islice(entries, MOST_FILES):
+                    if not entry.is_dir(follow_symlinks=False):
+                        found.append(Path(entry.path))
+                    elif depth < DEEPEST:
+                        folders.append((Path(entry.path), depth + 1))
+        except FileNotFoundError:
+            continue
+    yield from sorted(found)

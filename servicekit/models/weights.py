@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import fnmatch
 import json
+import math
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
+from servicekit.host import untrusted
 from servicekit.models.hub_cache import MAIN, Repository
 from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID, EngineName
 
@@ -35,6 +38,8 @@ _OTHER_WEIGHTS: Final = (
 """The same weights in other forms, which no engine reads where there are safetensors."""
 _WEIGHTS: Final = (_SAFE, *_OTHER_WEIGHTS)
 _INDEX: Final = "model.safetensors.index.json"
+_LARGEST_INDEX: Final = 64 << 20
+"""Bytes of an index that are read."""
 _ORIGINAL: Final = "original/*"
 """Weights in the form that their makers train with; engines pass the directory over."""
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<all>\d{5})(?P<suffix>\.[a-z]+)")
@@ -236,13 +241,16 @@ def _shards(index: Path) -> Collection[str]:
 def _indexed_size(snapshot: Path) -> int | None:
     said = _read(snapshot / _INDEX).get("metadata")
     size = said.get("total_size") if isinstance(said, dict) else None
-    return int(size) if isinstance(size, int | float) else None
+    return int(size) if isinstance(size, int | float) and math.isfinite(size) else None
 
 
 def _read(index: Path) -> dict[str, object]:
     try:
-        said = json.loads(index.read_bytes())
-    except (FileNotFoundError, ValueError):
+        with os.fdopen(untrusted.open_linked(index), "rb") as file:
+            said = json.loads(file.read(_LARGEST_INDEX))
+    except PermissionError:
+        raise
+    except (OSError, ValueError, RecursionError):
         return {}
     return said if isinstance(said, dict) else {}
 

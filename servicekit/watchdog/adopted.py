@@ -39,10 +39,13 @@ class AdoptedProcesses:
 
     def _read(self) -> frozenset[ProcessKey]:
         try:
-            told = json.loads(untrusted.read(self._path))
-            keys = frozenset((int(pid), int(started)) for pid, started in told["processes"])
+            told = untrusted.parse(untrusted.read(self._path))
+            pairs = told["processes"]
+            if not isinstance(pairs, list) or not all(map(_is_key, pairs)):
+                return frozenset()
+            keys = frozenset((pid, started) for pid, started in pairs)
             here = {name: told[name] for name in self._of} == self._of
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, ValueError, KeyError):
             return frozenset()
         return keys if here else frozenset()
 
@@ -70,3 +73,8 @@ class AdoptedProcesses:
             else:
                 self._path.unlink(missing_ok=True)
             self._written = keys
+
+
+def _is_key(value: object) -> bool:
+    # A pid and a start time.
+    return isinstance(value, list) and len(value) == 2 and all(map(untrusted.is_count, value))  # noqa: PLR2004

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SIZE_LIMIT: Final = 1 << 20
 """Bytes after which the ledger is written anew with its newest half."""
+LARGEST: Final = 4 * SIZE_LIMIT
+"""Bytes beyond which a file is not the ledger of a watchdog, and is not read."""
 HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
 """Seconds from a fault to the next launch, after that many faults in a row; then the last."""
 BOOTS_COMPARED: Final = 5
@@ -61,6 +63,19 @@ class Kind(StrEnum):
 
 # As version 0.1 wrote them.
 _OLD_KINDS: Final = {"forgiven": Kind.RESET}
+
+_LAST_CODE: Final = 255
+_FIELDS: Final = {
+    **dict.fromkeys(("boot_id", "run", "kind", "cause", "sentence", "boot"), untrusted.is_text),
+    **dict.fromkeys(("pid", "ppid", "pid1_started", "engine_pid"), untrusted.is_count),
+    "code": lambda value: type(value) is int and 0 <= value <= _LAST_CODE,
+    "seconds": untrusted.optional(untrusted.is_number),
+    "reasons": untrusted.is_texts,
+    "context": untrusted.optional(untrusted.each(untrusted.optional(untrusted.is_count))),
+    "baseline": untrusted.each(untrusted.is_count),
+}
+# What each value of a line must be, so that nobody who reads a record has to ask.
+
 _CAUSES: Final = {cause.value: cause for cause in Cause}
 
 UNCOUNTED: Final = frozenset(
@@ -114,12 +129,12 @@ class Record:
     def parse(cls, line: str) -> Self | None:
         """Read a line; `None` for a torn one, and for one that this version does not understand."""
         try:
-            data = json.loads(line)
-            at = datetime.fromisoformat(data.pop("at"))
-            boot_id, run, kind = (str(data.pop(key)) for key in ("boot_id", "run", "kind"))
-            known = _OLD_KINDS.get(kind) or Kind(kind)
-            return cls(at if at.tzinfo else at.replace(tzinfo=UTC), boot_id, run, known, data)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            data = untrusted.parse(line)
+            untrusted.refuse_misfit(data, _FIELDS)
+            at = untrusted.moment(data.pop("at"))
+            boot_id, run, kind = (data.pop(key) for key in ("boot_id", "run", "kind"))
+            return cls(at, boot_id, run, _OLD_KINDS.get(kind) or Kind(kind), data)
+        except (ValueError, KeyError):
             return None
 
 
@@ -132,7 +147,7 @@ def parse(text: str) -> tuple[Record, ...]:
 def read(path: Path) -> tuple[Record, ...]:
     """Read a ledger; one that is not there is empty. Raise `UserError` for what is no ledger."""
     try:
-        return parse(untrusted.read(path))
+        return parse(untrusted.read(path, limit=LARGEST))
     except FileNotFoundError:
         return ()
     except OSError as error:

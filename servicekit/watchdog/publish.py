@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import untrusted
@@ -24,7 +25,11 @@ STATUS_LENGTH: Final = 1000
 
 MOST: Final = 2**31
 """Tokens beyond which a count is none."""
+WORDS: Final = frozenset({"configured", "starting", "ready", "degraded", "failed", "stopped"})
+"""The states that are ever published."""
 LAST_PORT: Final = 65535
+LARGEST: Final = 256 << 10
+"""Bytes of a state file; one of ours has some two KiB."""
 
 _TYPOGRAPHY: Final = {
     ord("\N{EN DASH}"): "-",
@@ -176,40 +181,51 @@ class State:
     port: int | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Self | None:
-        """Read a state file's text; `None` where it is none, unknown keys are passed over."""
+    def parse(cls, text: str) -> Self:
+        """Read a state file's text; raise `ValueError` where it is none. Unknown keys are left."""
         names = {one.name for one in fields(cls)}
+        known = {name: value for name, value in untrusted.parse(text).items() if name in names}
+        untrusted.refuse_misfit(known, _SCHEMA)
+        untrusted.moment(known.get("since"))
+        known["reasons"] = tuple(known.get("reasons", ()))
         try:
-            data: dict[str, Any] = json.loads(text)
-            known = {name: value for name, value in data.items() if name in names}
-            known["reasons"] = tuple(known.get("reasons", ()))
-            if known.get("phase") == "ailing":  # as version 0.1 calls it
-                known["phase"] = "degraded"
-            state = cls(**known)
-            datetime.fromisoformat(state.since)
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return None
-        fits = all(isinstance(getattr(state, name), kind) for name, kind in _KINDS.items())
-        return state if fits and state._counts() else None
-
-    def _counts(self) -> bool:
-        """Whether every number of tokens is one, and the port."""
-        tokens = (self.context or {}).values()
-        sane = all(each is None or (type(each) is int and 0 <= each <= MOST) for each in tokens)
-        return sane and 0 <= (self.port or 0) <= LAST_PORT
+        if known.get("phase") == "ailing":  # as version 0.1 calls it
+            known["phase"] = "degraded"
+            return cls(**known)
+        except TypeError:
+            raise ValueError("a value is missing from it") from None
 
 
-_OPTIONAL: Final[type] = type(None)
-_KINDS: Final[Mapping[str, type | tuple[type, ...]]] = {
-    **dict.fromkeys(("profile", "state", "phase", "since", "updated", "run"), str),
-    **dict.fromkeys(("why", "remedy", "engine", "model", "served_name", "host"), str),
-    **dict.fromkeys(("pid", "pid_started", "restarts"), int),
-    **dict.fromkeys(("engine_pid", "code", "port"), (int, _OPTIONAL)),
-    **dict.fromkeys(("cause", "reason"), (str, _OPTIONAL)),
-    "context": (dict, _OPTIONAL),
-    "ready_seconds": (int, float, _OPTIONAL),
+def _is_time(value: object) -> bool:
+    return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+
+
+def _is_tokens(value: object) -> bool:
+    return isinstance(value, int) and untrusted.is_count(value) and value <= MOST
+
+
+def _is_loopback(value: object) -> bool:
+    """Whether it is an address of loopback, the only ones that are ever served; or none at all."""
+    return isinstance(value, str) and (
+        value in {"", "localhost", "::1"} or re.fullmatch(r"127(\.\d{1,3}){3}", value) is not None
+    )
+
+
+_SCHEMA: Final = {
+    **dict.fromkeys(("profile", "phase", "updated", "run"), untrusted.is_text),
+    "state": lambda value: isinstance(value, str) and value in WORDS,
+    **dict.fromkeys(("why", "remedy", "engine", "model", "served_name"), untrusted.is_text),
+    **dict.fromkeys(("pid", "pid_started", "restarts"), untrusted.is_count),
+    **dict.fromkeys(("engine_pid", "code"), untrusted.optional(untrusted.is_count)),
+    **dict.fromkeys(("cause", "reason"), untrusted.optional(untrusted.is_text)),
+    "since": _is_time,
+    "reasons": untrusted.is_texts,
+    "context": untrusted.optional(untrusted.each(untrusted.optional(_is_tokens))),
+    "ready_seconds": untrusted.optional(untrusted.is_number),
+    "host": _is_loopback,
+    "port": untrusted.optional(lambda value: _is_tokens(value) and value in range(LAST_PORT + 1)),
 }
-"""What each value of a state file must be, so that nobody who shows one has to ask."""
+# What each value of a state file must be, so that nobody who shows one has to ask.
 
 
 def write_state(path: Path, state: DataclassInstance) -> None:
@@ -224,8 +240,14 @@ def write_state(path: Path, state: DataclassInstance) -> None:
 
 
 def read_state(path: Path) -> State | None:
-    """Read a state file; `None` where there is none."""
+    """Read a state file; `None` where there is none. Raise `UserError` where it is unusable."""
     try:
-        return State.parse(untrusted.read(path))
-    except OSError:
+        return State.parse(untrusted.read(path, limit=LARGEST))
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(
+            f'state file "{path}" cannot be read: {(why or "").lower()}',
+            hint="restart the service: its watchdog writes a new one",
+        ) from None

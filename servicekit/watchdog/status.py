@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.errors import ExitCode
+from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.service.installed import pool_drift
 from servicekit.watchdog import history, publish
@@ -85,24 +85,45 @@ class Status:
 def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
     """See how an installed profile is; `seen` is what its manager says, `None` if it is mute."""
     name = manifest.profile
-    state = publish.read_state(Path(places.state_file(name)))
-    lives = state is not None and is_alive(state.pid, state.pid_started)
-    if state is not None and lives:
+    state: State | None = None
+    unreadable: UserError | None = None
+    try:
+        state = publish.read_state(Path(places.state_file(name)))
+    except UserError as error:
+        unreadable = error
+    if state is not None and is_believed(state, seen):
         status = _told(state)
     else:
         # What only the dead need: the ledger's module takes as long to load as all else here.
         from servicekit.watchdog import ledger
 
-        status = conclude(name, state, seen, ledger.read(Path(places.ledger(name))))
+        records: tuple[Record, ...] = ()
+        try:
+            records = ledger.read(Path(places.ledger(name)))
+        except UserError as error:
+            unreadable = error
+        status = conclude(name, state, seen, records)
+    if unreadable is not None:
+        status = replace(status, why=unreadable.message, remedy=unreadable.hint)
     enabled = manifest.enabled if seen is None or seen.enabled is None else seen.enabled
     return replace(
         status,
+        profile=name,
         manager=manifest.manager,
         manager_state=None if seen is None else seen.active,
         enabled=enabled,
         kv_precision_accepted=manifest.kv_precision_accepted,
         pool_drift=pool_drift(manifest.kv_tokens, status.context["physical"]),
     )
+
+
+def is_believed(state: State, seen: Seen | None) -> bool:
+    """Whether the process that published `state` lives, and is the manager's main process.
+
+    The service's account writes the file and can name any process in it. Where the manager cannot
+    be asked, a process that lives is enough.
+    """
+    return (seen is None or seen.pid == state.pid) and is_alive(state.pid, state.pid_started)
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -121,6 +142,8 @@ def conclude(
     run = next(reversed(history.runs(records)), None)
     if seen is not None and seen.active in {"active", "activating", "reloading"}:
         return _between(profile, seen, run)
+    if last is not None and last.state not in {"stopped", "failed"}:
+        last = None
     if last is not None and (last.code is None or (run is not None and last.run != run.run)):
         last = None
     ended = last.code if last is not None else run.code if run is not None else None

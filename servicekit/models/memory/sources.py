@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from functools import cache
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from servicekit import data
 from servicekit.errors import UserError
+from servicekit.host import untrusted
 from servicekit.models.memory.description import geometry_from_config, geometry_from_table
 from servicekit.models.memory.gguf import Header, geometry_from_header, read_header
 
@@ -63,8 +65,8 @@ def _parts(path: Path) -> Iterator[Path]:
 
 def _header(path: Path) -> Header:
     try:
-        with path.open("rb") as stream:
-            return read_header(stream, path.stat().st_size, path.name)
+        with os.fdopen(untrusted.open_linked(path), "rb") as stream:
+            return read_header(stream, os.fstat(stream.fileno()).st_size, path.name)
     except OSError as error:
         raise UserError(f'"{path}" cannot be read: {error.strerror or error}') from None
 
@@ -77,7 +79,7 @@ def geometry_from_directory(path: Path) -> Geometry:
     """
     config = path / "config.json" if path.is_dir() else path
     try:
-        with config.open("rb") as stream:
+        with os.fdopen(untrusted.open_linked(config), "rb") as stream:
             text = stream.read(LARGEST_CONFIG + 1)
         weights = sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
     except OSError as error:
@@ -88,7 +90,7 @@ def geometry_from_directory(path: Path) -> Geometry:
         )
     try:
         table = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise UserError(f'"{config}" is not JSON') from None
     if not isinstance(table, dict):
         raise UserError(f'"{config}" is not a table')

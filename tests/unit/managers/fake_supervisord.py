@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socketserver
 import threading
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from xmlrpc.client import Fault
+
+
+_WITH_PROCESS = {"RUNNING", "STARTING", "STOPPING"}
+"""States of a program that has a process: in these tests, the one that publishes."""
 
 
 class FakeSupervisord:
@@ -74,7 +79,7 @@ class FakeSupervisord:
         self.programs[name] = {
             "name": name,
             "statename": state,
-            "pid": 0,
+            "pid": os.getpid() if state in _WITH_PROCESS else 0,
             "description": "",
             "exitstatus": 0,
             **more,

@@ -165,9 +165,7 @@ def test_what_is_no_ledger_is_named(tmp_path: Path, make: Callable[[Path], None]
     """A directory or a pipe in its place is said at once, and holds nobody up."""
     path = tmp_path / "history.jsonl"
     make(path)
-    with pytest.raises(
-        UserError, match=r'history ".*" cannot be read: is (a directory|no regular file); '
-    ):
+    with pytest.raises(UserError, match=r'history ".*" cannot be read: it is not a regular file; '):
         read(path)
 
 
@@ -185,8 +183,8 @@ RECORDS = st.builds(
     st.text(),
     st.sampled_from(list(Kind)),
     sentence=st.text(),
-    code=st.integers(),
-    context=st.dictionaries(st.text(), st.none() | st.integers()),
+    code=st.integers(0, 255),
+    context=st.dictionaries(st.text(), st.none() | st.integers(0, 2**31)),
 )
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.errors import ExitCode
+from servicekit.errors import ExitCode, UserError
 from servicekit.watchdog.publish import (
     STATUS_LENGTH,
     Notifier,
@@ -222,7 +222,7 @@ def test_the_state_reads_back(tmp_path: Path) -> None:
 
 
 def test_the_state_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
-    """Unknown keys are passed over; what is no state is none."""
+    """Unknown keys are passed over; what is not a state is refused."""
     path = tmp_path / "state.json"
     assert read_state(path) is None
     write_state(path, STATE)
@@ -232,7 +232,8 @@ def test_the_state_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pa
     assert older is not None
     assert older.phase == "degraded"
     for text in ("", "[]", "{}", '{"profile": 1', "[" * 100_000):
-        assert State.parse(text) is None
+        with pytest.raises(ValueError, match=r"."):
+            State.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -253,21 +254,26 @@ def test_the_state_of_another_version_is_read_as_far_as_it_is_known(tmp_path: Pa
         ("ready_seconds", "x"),
         ("restarts", "many"),
         ("cause", {}),
+        ("since", "2026-11-30T12:00:00"),
+        ("host", "192.0.2.1"),
+        ("state", "fine"),
     ],
 )
-def test_a_state_with_a_wrong_value_is_none(tmp_path: Path, key: str, value: object) -> None:
+def test_a_state_with_a_wrong_value_is_refused(tmp_path: Path, key: str, value: object) -> None:
     """Whoever shows a state need not ask what its values are."""
     path = tmp_path / "state.json"
     write_state(path, STATE)
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    assert read_state(path) is None
+    with pytest.raises(UserError, match="cannot be read: "):
+        read_state(path)
 
 
 def test_a_pipe_in_the_place_of_the_state_holds_nobody_up(tmp_path: Path) -> None:
     """The file's directory is the service's: what it puts there must not stop root's `status`."""
     path = tmp_path / "state.json"
     os.mkfifo(path)
-    assert read_state(path) is None
+    with pytest.raises(UserError, match="cannot be read: it is not a regular file"):
+        read_state(path)
 
 
 def test_a_reader_never_sees_half_a_state(tmp_path: Path) -> None:

@@ -143,12 +143,12 @@ MANIFEST = Manifest(
 
 
 def test_a_living_watchdog_is_believed(places: Places) -> None:
-    """Who lives, by pid and start time, is repeated word for word, whatever the manager thinks."""
+    """A living watchdog that is the manager's main process is repeated word for word."""
     stat = procfs.stat(os.getpid())
     assert stat is not None
     state = published(pid=os.getpid(), pid_started=stat.started, context={"effective": 2048})
     write_state(Path(places.state_file("x")), state)
-    found = status_of(MANIFEST, places, Seen("activating", enabled=False))
+    found = status_of(MANIFEST, places, Seen("activating", pid=os.getpid(), enabled=False))
     assert (found.state, found.why, found.pid) == ("ready", "answering", os.getpid())
     assert (found.manager_state, found.enabled) == ("activating", False)
     assert found.url == "http://127.0.0.1:18000/v1"

@@ -1,0 +1,323 @@
+"""A hostile account: what it puts in the place of its files stops, leads and breaks no reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servicekit.errors import UserError
+from servicekit.host import procfs, untrusted
+from servicekit.install.manifest import Manifest
+from servicekit.install.removal import remove_tree
+from servicekit.managers import Seen
+from servicekit.models.hub_cache import Repository
+from servicekit.models.weights import _read as read_index
+from servicekit.places import below
+from servicekit.profiles.model import Restart
+from servicekit.watchdog import history, ledger
+from servicekit.watchdog.adopted import Kin
+from servicekit.watchdog.ledger import Record
+from servicekit.watchdog.publish import State, read_state
+from servicekit.watchdog.status import status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from servicekit.places import Places
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+LINE = {"at": "2026-11-30T10:00:00+00:00", "boot_id": "b", "run": "r", "kind": "fault"}
+STATE = {
+    "profile": "x",
+    "state": "ready",
+    "phase": "serving",
+    "since": "2026-11-30T10:00:00+00:00",
+    "updated": "2026-11-30T10:00:00+00:00",
+    "run": "r",
+    "pid": 1,
+    "pid_started": 1,
+}
+MANIFEST = Manifest(
+    profile="x",
+    servicekit="1",
+    manager="systemd",
+    user_name=None,
+    port=18000,
+    gpus=(),
+    enabled=True,
+    files=(),
+    directories=(),
+)
+
+
+def _link(path: Path) -> None:
+    path.with_name("elsewhere").write_text("{}")
+    path.symlink_to("elsewhere")
+
+
+def _second_name(path: Path) -> None:
+    path.with_name("elsewhere").write_text("{}")
+    path.hardlink_to(path.with_name("elsewhere"))
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2 << 30)
+
+
+def _of_another(path: Path) -> None:
+    path.write_text("{}")
+    os.chown(path, 12345, 12345)
+
+
+FORGERIES = [
+    os.mkfifo,
+    Path.mkdir,
+    _link,
+    _second_name,
+    _sparse,
+    pytest.param(
+        _of_another, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives away")
+    ),
+]
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Places:
+    """Places below a directory of the test, with the directories of profile x."""
+    found = below(str(tmp_path))
+    for folder in (found.state / "x", found.runtime / "x"):
+        Path(folder).mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Let this process take no more than half a GiB beyond what it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_only_a_plain_small_file_of_its_owner_is_read(
+    places: Places, forge: Callable[[Path], object]
+) -> None:
+    """Whatever stands in the place of state or history, that profile's status says so at once."""
+    for file in (places.state_file("x"), places.ledger("x")):
+        forge(Path(file))
+        found = status_of(MANIFEST, places, Seen("inactive"))
+        assert f'"{file}" cannot be read: ' in found.why
+        assert found.remedy
+        assert found.state in {"configured", "stopped"}
+        os.rename(file, f"{file}.was")  # noqa: PTH104 - of a link as well
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_a_reference_that_is_no_plain_file_is_none(
+    tmp_path: Path, forge: Callable[[Path], object]
+) -> None:
+    """What stands in the place of a branch's file in the hub's cache is not waited for."""
+    repository = Repository(tmp_path, "a/b")
+    ref = repository.ref("main")
+    ref.parent.mkdir(parents=True)
+    forge(ref)
+    assert repository.commit("main") is None
+    assert repository.listing("main") is None
+
+
+def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """The index of a model's weights is read only where it is a plain file."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "index").symlink_to("pipe")
+    assert read_index(tmp_path / "index") == {}
+
+
+def test_a_cache_that_is_nested_without_end_is_listed(tmp_path: Path) -> None:
+    """Folders deeper than in any model are left out of its list, and end nobody's stack."""
+    repository = Repository(tmp_path, "a/b")
+    top = repository.snapshot("1" * 40)
+    top.mkdir(parents=True)
+    (top / "config.json").write_text("{}")
+    _nest(top, 3000)
+    listing = repository.listing("1" * 40)
+    assert listing is not None
+    assert listing.files[0].name == "config.json"
+    assert len(listing.files) < 20
+    _remove(tmp_path)
+
+
+def _nest(top: Path, depth: int) -> None:
+    """Nest directories, each with a file in it, deeper than a path can name."""
+    within = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=within)
+        inner = os.open("d", os.O_RDONLY, dir_fd=within)
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
+        os.close(within)
+        within = inner
+    os.close(within)
+
+
+def _remove(top: Path) -> None:
+    parent = os.open(top.parent, os.O_RDONLY)
+    try:
+        remove_tree(parent, top.name)
+    finally:
+        os.close(parent)
+
+
+def test_a_tree_of_any_depth_is_removed_and_no_link_followed(tmp_path: Path) -> None:
+    """Removing a profile's directory ends with everything in it gone, and nothing else."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("x")
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "out").symlink_to(kept)
+    _nest(top, 3000)
+    _remove(top)
+    assert not top.exists()
+    assert (kept / "file").read_text() == "x"
+    (tmp_path / "link").symlink_to(kept)
+    with pytest.raises(NotADirectoryError):
+        _remove(tmp_path / "link")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"cause": ["x"]},
+        {"kind": "gone", "code": ["x"]},
+        {"kind": "gone", "code": 1.5},
+        {"kind": "started", "pid1_started": {}},
+        {"kind": "launched", "baseline": {"gpu": "much"}},
+        {"run": ["r"]},
+        {"at": "0001-01-01T00:00:00+14:00"},
+        {"at": 5},
+        {"kind": "phase", "boot": {}},
+        {"kind": "ready", "seconds": float("nan")},
+    ],
+)
+def test_a_line_of_the_wrong_types_is_passed_over(places: Places, line: dict[str, object]) -> None:
+    """A line that no watchdog writes counts for nothing, and the lines around it do."""
+    path = Path(places.ledger("x"))
+    lines = [LINE | {"cause": "hung", "sentence": "it hung"}, LINE | line]
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in lines))
+    (record,) = ledger.read(path)
+    assert record.sentence == "it hung"
+    assert status_of(MANIFEST, places, Seen("failed")).why == "it hung"
+
+
+def test_a_time_without_a_zone_and_not_a_number_are_refused(places: Places) -> None:
+    """A state whose time cannot be compared, or whose number is none, is not a state."""
+    path = Path(places.state_file("x"))
+    for more in ({"since": "2026-11-30T10:00:00"}, {"ready_seconds": float("nan")}):
+        path.write_text(json.dumps(STATE | more))
+        with pytest.raises(UserError, match="cannot be read"):
+            read_state(path)
+
+
+def test_what_is_read_can_be_shown(places: Places) -> None:
+    """Control characters in another account's words are spelt out, and long words are cut."""
+    path = Path(places.state_file("x"))
+    path.write_text(json.dumps(STATE | {"why": "\x1b[2J\x07gone", "remedy": "a" * 100_000}))
+    state = read_state(path)
+    assert state is not None
+    assert state.why == r"\x1b[2J\x07gone"
+    assert len(state.remedy) <= untrusted.LONGEST_TEXT + 1
+
+
+def test_a_state_of_a_process_that_is_not_the_managers_is_not_believed(places: Places) -> None:
+    """A state that names some living process makes no service ready that the manager stopped."""
+    path = Path(places.state_file("x"))
+    for pid in (1, os.getpid()):
+        stat = procfs.stat(pid)
+        assert stat is not None
+        path.write_text(json.dumps(STATE | {"pid": pid, "pid_started": stat.started}))
+        assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
+        path.write_text(json.dumps(STATE | {"pid": pid, "pid_started": stat.started, "code": 0}))
+        assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
+
+
+# Anything at all, to every reader.
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def _documents(like: Mapping[str, object], more: tuple[str, ...]) -> st.SearchStrategy[str]:
+    """Make objects like `like`, some of their values exchanged for anything."""
+    changed = st.dictionaries(st.sampled_from([*like, *more]), JSON, max_size=3)
+    return (
+        changed.map(lambda other: json.dumps({**like, **other})) | st.text() | JSON.map(json.dumps)
+    )
+
+
+LINES = _documents(
+    LINE, ("cause", "code", "sentence", "baseline", "boot", "seconds", "reasons", "pid1_started")
+)
+STATES = _documents(STATE, ("why", "context", "port", "host", "code", "ready_seconds", "reasons"))
+
+
+@settings(max_examples=300)
+@given(st.lists(LINES, max_size=4))
+def test_no_history_breaks_what_reads_it(lines: list[str]) -> None:
+    """From any history, every conclusion is drawn without an error."""
+    records = ledger.parse("\n".join(lines))
+    history.holdoff(records, NOW, Restart())
+    history.unfinished(records, boot_id="b", pid1_started=1, on_wsl=False)
+    history.eta(records)
+    history.phase_times(records)
+    history.baselines(records, "b")
+    for record in records:
+        assert Record.parse(record.line()) == record
+        assert record.sentence.isprintable()
+    for run in history.runs(records):
+        assert run.began.astimezone().isoformat()
+        assert run.code is None or f"{run.code:d}"
+
+
+@settings(max_examples=300)
+@given(STATES)
+def test_no_state_breaks_what_reads_it(text: str) -> None:
+    """A text is a state that can be shown, or it is refused."""
+    try:
+        state = State.parse(text)
+    except ValueError:
+        return
+    assert (NOW - datetime.fromisoformat(state.since)).total_seconds() is not None
+    assert all(isinstance(one, str) for one in state.reasons)
+    assert state.why.isprintable()
+    assert json.dumps(state.context, allow_nan=False)
+
+
+@settings(max_examples=300)
+@given(
+    _documents({"boot_id": "b", "pid1_started": 1, "processes": [[1, 2]]}, ()),
+    st.binary(max_size=9),
+)
+def test_no_list_of_adopted_processes_breaks_its_reader(text: str, tail: bytes) -> None:
+    """Whatever the file holds, the processes known from it are pairs of numbers."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "kin.json")
+        path.write_bytes(text.encode(errors="replace") + tail)
+        known = Kin(path, boot_id="b", pid1_started=1).known
+    assert all(pid >= 0 and started >= 0 for pid, started in known)
