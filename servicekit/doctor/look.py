@@ -501,7 +501,7 @@ def _cut_off(path: Path) -> dict[Cause, int]:
     try:
         records = ledger.read(path)
     except UserError as error:
-        raise MuteError(error.message, remedy=error.hint) from None
+        raise NoReplyError(error.message, remedy=error.hint) from None
     causes = [run.cause for run in history.runs(records) if run.began >= since]
     return {cause: count for cause in CUT_OFF if (count := causes.count(cause))}
 

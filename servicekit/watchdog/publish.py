@@ -188,9 +188,9 @@ class State:
         untrusted.refuse_misfit(known, _SCHEMA)
         untrusted.moment(known.get("since"))
         known["reasons"] = tuple(known.get("reasons", ()))
-        try:
         if known.get("phase") == "ailing":  # as version 0.1 calls it
             known["phase"] = "degraded"
+        try:
             return cls(**known)
         except TypeError:
             raise ValueError("a value is missing from it") from None

@@ -24,7 +24,7 @@ from servicekit.models.weights import _read as read_index
 from servicekit.places import below
 from servicekit.profiles.model import Restart
 from servicekit.watchdog import history, ledger
-from servicekit.watchdog.adopted import Kin
+from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.ledger import Record
 from servicekit.watchdog.publish import State, read_state
 from servicekit.watchdog.status import status_of
@@ -145,30 +145,36 @@ def test_an_index_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert read_index(tmp_path / "index") == {}
 
 
-def test_a_cache_that_is_nested_without_end_is_listed(tmp_path: Path) -> None:
-    """Folders deeper than in any model are left out of its list, and end nobody's stack."""
-    repository = Repository(tmp_path, "a/b")
-    top = repository.snapshot("1" * 40)
-    top.mkdir(parents=True)
-    (top / "config.json").write_text("{}")
-    _nest(top, 3000)
-    listing = repository.listing("1" * 40)
-    assert listing is not None
-    assert listing.files[0].name == "config.json"
-    assert len(listing.files) < 20
-    _remove(tmp_path)
-
-
-def _nest(top: Path, depth: int) -> None:
-    """Nest directories, each with a file in it, deeper than a path can name."""
+@pytest.fixture
+def abyss(tmp_path: Path) -> Iterator[Path]:
+    """Nest 3,000 directories, each with a file in it: deeper than a path can name."""
+    top = tmp_path / "top"
+    top.mkdir()
     within = os.open(top, os.O_RDONLY)
-    for _ in range(depth):
+    for _ in range(3000):
         os.mkdir("d", dir_fd=within)
         inner = os.open("d", os.O_RDONLY, dir_fd=within)
         os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=inner))
         os.close(within)
         within = inner
     os.close(within)
+    yield top
+    if top.exists():
+        _remove(top)
+
+
+def test_a_cache_that_is_nested_without_end_is_listed(tmp_path: Path, abyss: Path) -> None:
+    """Folders deeper than in any model are left out of its list, and end nobody's stack."""
+    repository = Repository(tmp_path, "a/b")
+    top = repository.snapshot("1" * 40)
+    top.mkdir(parents=True)
+    (top / "config.json").write_text("{}")
+    abyss.rename(top / "d")
+    listing = repository.listing("1" * 40)
+    (top / "d").rename(abyss)
+    assert listing is not None
+    assert listing.files[0].name == "config.json"
+    assert len(listing.files) < 20
 
 
 def _remove(top: Path) -> None:
@@ -179,17 +185,14 @@ def _remove(top: Path) -> None:
         os.close(parent)
 
 
-def test_a_tree_of_any_depth_is_removed_and_no_link_followed(tmp_path: Path) -> None:
+def test_a_tree_of_any_depth_is_removed_and_no_link_followed(tmp_path: Path, abyss: Path) -> None:
     """Removing a profile's directory ends with everything in it gone, and nothing else."""
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").write_text("x")
-    top = tmp_path / "top"
-    top.mkdir()
-    (top / "out").symlink_to(kept)
-    _nest(top, 3000)
-    _remove(top)
-    assert not top.exists()
+    (abyss / "out").symlink_to(kept)
+    _remove(abyss)
+    assert not abyss.exists()
     assert (kept / "file").read_text() == "x"
     (tmp_path / "link").symlink_to(kept)
     with pytest.raises(NotADirectoryError):
@@ -319,5 +322,5 @@ def test_no_list_of_adopted_processes_breaks_its_reader(text: str, tail: bytes) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kin.json")
         path.write_bytes(text.encode(errors="replace") + tail)
-        known = Kin(path, boot_id="b", pid1_started=1).known
+        known = AdoptedProcesses(path, boot_id="b", pid1_started=1).known
     assert all(pid >= 0 and started >= 0 for pid, started in known)
