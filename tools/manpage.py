@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typer.main import get_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 PAGE: Final = Path(__file__).parents[1] / "man/servicekit.1"
 VERBATIM: Final = "\b"
@@ -21,27 +21,37 @@ def page() -> str:
     """Give the text of the manual page."""
     # Help that is drawn anew for every terminal has one width here.
     os.environ.pop("COLUMNS", None)
-    from servicekit.cli import EPILOG, HELP, VERBS, app
+    from servicekit.cli.app import app
+    from servicekit.cli.verbs import EXIT_CODES, FILES, GROUPS, OPTIONS, SUMMARY
 
     command: Any = get_command(app)
     context = command.make_context("servicekit", [], resilient_parsing=True)
     lines = [
         '.TH SERVICEKIT 1 "" servicekit "User commands"',
         ".SH NAME",
-        r"servicekit \- keep a local model server running",
+        r"servicekit \- run local model servers as services",
         ".SH SYNOPSIS",
         r".B servicekit",
         r"[\fIOPTIONS\fR] \fICOMMAND\fR [\fIARGS\fR]",
         ".SH DESCRIPTION",
-        *paragraphs(HELP),
+        *paragraphs(SUMMARY),
         ".SH OPTIONS",
-        *options(command, context),
-        ".SH COMMANDS",
+        *definitions(OPTIONS),
     ]
-    for verb in VERBS:
-        lines += section(f"servicekit {verb}", command.get_command(context, verb), context)
-    lines += [".SH NOTES", *paragraphs(EPILOG)]
+    for group, verbs in GROUPS.items():
+        lines.append(f".SH {group.upper()}")
+        for verb in verbs:
+            lines += section(f"servicekit {verb}", command.get_command(context, verb), context)
+    lines += [".SH EXIT STATUS", *definitions(EXIT_CODES), ".SH FILES", *definitions(FILES)]
     return "\n".join(lines) + "\n"
+
+
+def definitions(texts: Mapping[str, str]) -> Iterator[str]:
+    """List terms, each with its text."""
+    for term, text in texts.items():
+        yield ".TP"
+        yield rf"\fB{escaped(term)}\fR"
+        yield escaped(text)
 
 
 def section(name: str, command: Any, parent: Any) -> Iterator[str]:  # noqa: ANN401 - click's
@@ -59,13 +69,10 @@ def section(name: str, command: Any, parent: Any) -> Iterator[str]:  # noqa: ANN
 
 def options(command: Any, context: Any) -> Iterator[str]:  # noqa: ANN401 - click's
     """List the options of a command, but for the one that every command has."""
-    for parameter in command.get_params(context):
-        record = parameter.get_help_record(context)
-        if record is None or "--help" in record[0] or not record[0].startswith("-"):
-            continue
-        yield ".TP"
-        yield rf"\fB{escaped(record[0])}\fR"
-        yield escaped(record[1])
+    records = (parameter.get_help_record(context) for parameter in command.get_params(context))
+    options = dict(record for record in records if record is not None)
+    shown = {term: text for term, text in options.items() if term.startswith("-")}
+    yield from definitions({term: text for term, text in shown.items() if "--help" not in term})
 
 
 def paragraphs(text: str) -> Iterator[str]:

@@ -35,7 +35,7 @@ def check(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Check a profile against the engine's own options.
+    """Check a profile against its engine's options.
 
     Every option must exist in the engine's version with a legal value, the versions must be those
     that the profile requires, and nothing may be known against the combination. Exit code 1 where
@@ -73,7 +73,7 @@ def plan(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Show what a profile does with the GPU's memory.
+    """Show how a profile uses the GPU memory.
 
     Nothing is started. Without --gpu-memory the profile's GPU is asked. Exit code 1 where it does
     not fit.

@@ -36,7 +36,7 @@ def alert(
     ] = None,
     user: ForUser = False,
 ) -> None:
-    """Tell whoever the settings name how a service is.
+    """Send the configured alert for a service.
 
     systemd runs this when a service stays failed, and under Supervisor its watchdog does, before it
     ends. The program `alert_command` finds the fields

@@ -69,7 +69,7 @@ def bench(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Measure a verified profile by a versioned suite.
+    """Run a benchmark suite against a verified profile.
 
     \b
     The suites:

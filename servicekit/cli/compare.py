@@ -73,7 +73,7 @@ def compare(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Compare benchmarks that match, and name the traps.
+    """Compare benchmark results.
 
     A profile stands for its latest complete run of the suite, PROFILE~1 for the one before that.
     Every run is compared with the first.

@@ -40,7 +40,7 @@ def start(
     anyway: Anyway = False,
     user: ForUser = False,
 ) -> None:
-    """Start a service and show how it becomes ready.
+    """Start a service and wait until it is ready.
 
     Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. What
     cannot fit the GPU is refused, where that can be asked. ^C ends the showing, not the service.
@@ -55,7 +55,7 @@ def start(
 
 
 def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
-    """Stop a service and wait until nothing is left of it."""
+    """Stop a service and all its processes."""
     mine = session(ctx, user=user)
     found = mine.installed(profile)
     before = mine.look(found)
@@ -76,7 +76,7 @@ def restart(
     anyway: Anyway = False,
     user: ForUser = False,
 ) -> None:
-    """Stop a service and start it anew.
+    """Stop a service and start it again.
 
     It starts with its files as they now are, and is shown as by `start`.
     """

@@ -35,7 +35,7 @@ def doctor(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Look for what keeps services from running well here.
+    """Check the host and every service for problems.
 
     \b
     Each check is one line, with what would help:

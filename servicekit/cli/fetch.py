@@ -39,7 +39,7 @@ def fetch(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Fetch the weights of a profile from the hub.
+    """Download the weights of a profile.
 
     Its engine then starts without a network. What is here already is checked and not fetched again;
     what was broken off goes on where it was. As root, the files are written by the service's

@@ -22,7 +22,7 @@ def history(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Show a profile's runs: when, how long, why they ended.
+    """Show when and why the runs of a service ended.
 
     Below them, where the last start's time went: a boot phase that took twice as long as usual is
     called slow.

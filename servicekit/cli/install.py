@@ -67,7 +67,7 @@ def install(
         ),
     ] = False,
 ) -> None:
-    """Make a profile a service that starts at boot.
+    """Install a profile as a service.
 
     Of one that is a service already, the files are brought up to date. All of it happens, or none
     of it. Files that were changed by hand are shown and kept. Nothing is
@@ -238,7 +238,7 @@ def uninstall(
         ),
     ] = False,
 ) -> None:
-    """Stop a service and remove what its install wrote.
+    """Stop a service and remove its files.
 
     Exactly that: models, caches and, without --purge, the history stay. --purge removes it later,
     too.

@@ -41,7 +41,7 @@ def logs(
     ] = "",
     user: ForUser = False,
 ) -> None:
-    """Show what engine, watchdog and manager said.
+    """Show the log of a service.
 
     This is journalctl under systemd. Under Supervisor it is the log file, in which the engine's
     lines carry no time of ours: --since shows what can be as new as that.

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TextIO
-
-import typer
 
 from servicekit.places import Scope, spelt
 from servicekit.text import printable
@@ -18,32 +15,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
+_GREEN, _YELLOW, _RED, _MAGENTA, _CYAN, _GREY = 32, 33, 31, 35, 36, 90
+# The colour of each word that has one, as terminals number them.
 COLOURS: Final = {
-    "ready": "green",
-    "up": "green",
-    "starting": "cyan",
-    "degraded": "yellow",
-    "engine-down": "yellow",
-    "failed": "red",
-    "down": "red",
-    "port-taken": "red",
-    "stopped": "bright_black",
-    "configured": "bright_black",
-    "create": "green",
-    "replace": "yellow",
-    "remove": "red",
-    "drifted": "magenta",
-    "ok": "green",
-    "warn": "yellow",
-    "fail": "red",
-    "skip": "bright_black",
-    "better": "green",
-    "worse": "red",
-    "no difference": "bright_black",
-    "cannot tell": "bright_black",
+    "ready": _GREEN,
+    "up": _GREEN,
+    "starting": _CYAN,
+    "degraded": _YELLOW,
+    "engine-down": _YELLOW,
+    "failed": _RED,
+    "down": _RED,
+    "port-taken": _RED,
+    "stopped": _GREY,
+    "configured": _GREY,
+    "create": _GREEN,
+    "replace": _YELLOW,
+    "remove": _RED,
+    "drifted": _MAGENTA,
+    "ok": _GREEN,
+    "warn": _YELLOW,
+    "fail": _RED,
+    "skip": _GREY,
+    "better": _GREEN,
+    "worse": _RED,
+    "no difference": _GREY,
+    "cannot tell": _GREY,
 }
-"""Colour of each word that has one."""
-
 LEAST: Final = 20
 """Characters that the last column of a table has on the narrowest terminal."""
 MINUTE: Final = 60
@@ -65,28 +62,33 @@ def ours(text: str) -> str:
 
 
 def note(text: str) -> None:
-    """Tell something beside the result, which is not lost where nobody can be told."""
-    lines = [printable(line) for line in ours(text).splitlines()]
-    # A pipe that is closed, a terminal that is gone, a log on a full disk.
+    """Print a note to stderr; a closed stderr is not an error."""
+    complain("\n".join(printable(line) for line in ours(text).splitlines()))
+
+
+def complain(text: str) -> None:
+    """Print to stderr; where that fails, go on without it: the exit code still tells."""
     try:
-        typer.echo("servicekit: " + "\n".join(lines), err=True)
-    except OSError:
+        print(f"servicekit: {text}", file=sys.stderr, flush=True)
+    except OSError:  # a closed pipe, a terminal that is gone, a full disk
         drop(sys.stderr)
 
 
 def drop(stream: TextIO) -> None:
-    """Let what is still to be written go nowhere: Python flushes once more at its end."""
+    """Discard what is still to be written: Python flushes once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def warn(text: str) -> None:
-    """Tell what will probably go wrong, one line."""
+    """Print a warning to stderr."""
     note(f"warning: {text}")
 
 
 def as_json(value: object) -> None:
     """Print a result for a program."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def coloured(stream: Any = None) -> bool:  # noqa: ANN401 - whatever stands in for stdout
@@ -103,7 +105,7 @@ def paint(word: str, text: str | None = None) -> str:
     """`text`, or `word` itself, in the colour of `word`."""
     text = word if text is None else text
     if word in COLOURS and coloured():
-        return typer.style(text, fg=COLOURS[word])
+        return f"\x1b[{COLOURS[word]}m{text}\x1b[0m"
     return text
 
 
@@ -128,7 +130,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, whole: bool = 
             paint(cell, cell.ljust(width) if column < len(heads) - 1 else cell)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
-        typer.echo("\n".join(["  ".join(cells).rstrip(), *below]))
+        print("\n".join(["  ".join(cells).rstrip(), *below]))
 
 
 def _indented(text: str, columns: int) -> list[str]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
-
-import typer
-
-from servicekit.cli.options import ForUser, ProfileName, session
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
@@ -16,91 +13,78 @@ if TYPE_CHECKING:
 
 HEALTHY: Final = 0
 UNHEALTHY: Final = 1
-CANNOT_TELL: Final = 2
+UNKNOWN: Final = 2
 
 
-class Verdict(NamedTuple):
-    """What a probe found."""
+class Question(StrEnum):
+    """What a probe asks: is the model listed, is the service ready, does it complete a request."""
+
+    LIVE = "live"
+    READY = "ready"
+    DEEP = "deep"
+
+
+class Health(NamedTuple):
+    """Whether a service is healthy: the exit code that says it, and why."""
 
     code: int
     why: str
 
 
-def probe(
-    ctx: typer.Context,
-    profile: ProfileName,
-    *,
-    live: Annotated[
-        bool, typer.Option("--live", help="Is the right model listed? Asks no completion.")
-    ] = False,
-    ready: Annotated[
-        bool,
-        typer.Option("--ready", help="Does its watchdog call it ready? The default."),
-    ] = False,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Does it give a real answer, now, within its bound?")
-    ] = False,
-    user: ForUser = False,
-) -> None:
-    """Tell in one line whether a service is healthy.
-
-    Exit code 0: healthy. 1: not. 2: cannot tell, since the profile, its API key or its watchdog
-    cannot be asked. Without a watchdog, --ready is answered as --deep.
-    """
+def probe(session: Session, profile: str, question: Question) -> int:
+    """Print in one line whether a service is healthy; give the exit code."""
     from servicekit.errors import UserError
 
-    if live + ready + deep > 1:
-        raise typer.BadParameter("--live, --ready and --deep exclude each other")
     try:
-        verdict = _probe(session(ctx, user=user), profile, live=live, deep=deep)
+        health = _health(session, profile, question)
     except UserError as error:
-        verdict = Verdict(CANNOT_TELL, " / ".join(str(error).splitlines()))
-    word = {HEALTHY: "healthy", UNHEALTHY: "not healthy", CANNOT_TELL: "cannot tell"}[verdict.code]
-    typer.echo(f"{word}: {verdict.why}")
-    raise typer.Exit(verdict.code)
+        health = Health(UNKNOWN, " / ".join(str(error).splitlines()))
+    word = {HEALTHY: "healthy", UNHEALTHY: "not healthy", UNKNOWN: "cannot tell"}[health.code]
+    print(f"{word}: {health.why}")
+    return health.code
 
 
-def _probe(mine: Session, name: str, *, live: bool, deep: bool) -> Verdict:
-    state = mine.live_state(name)
-    if state is not None and not live and not deep:
+def _health(session: Session, name: str, question: Question) -> Health:
+    state = session.live_state(name)
+    if state is not None and question is Question.READY:
         return _by_watchdog(state)
     import asyncio
 
     from servicekit.profiles import credentials
     from servicekit.service.installed import at, of_profile, tuned
 
-    plan = mine.installed_plan(name)
+    plan = session.installed_plan(name)
     if plan is None:
-        plan = of_profile(mine.profile(name), mine.places, ())
+        plan = of_profile(session.profile(name), session.places, ())
     recipe = tuned(plan, os.environ).profile
     if state is not None and state.port is not None:
         # The service's own environment may have moved it. The address is never the state's: the
         # API key is sent there.
         recipe = at(recipe, recipe.host, state.port)
-    api_key = credentials.api_key(recipe, mine.places, os.environ)
-    return asyncio.run(_ask(recipe, api_key, live=live))
+    api_key = credentials.api_key(recipe, session.places, os.environ)
+    return asyncio.run(_ask(recipe, api_key, live=question is Question.LIVE))
 
 
-def _by_watchdog(state: State) -> Verdict:
+def _by_watchdog(state: State) -> Health:
     healthy = state.state in {"ready", "degraded"} and state.phase in {"serving", "degraded"}
-    return Verdict(HEALTHY if healthy else UNHEALTHY, f"{state.state}: {state.why}")
+    return Health(HEALTHY if healthy else UNHEALTHY, f"{state.state}: {state.why}")
 
 
-async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Verdict:
+async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Health:
     from servicekit.watchdog.events import ProbeFailure
     from servicekit.watchdog.probe import NotReady, Prober
 
     async with Prober(recipe, api_key=api_key) as prober:
         found = await (prober.identity() if live else prober.gate())
     if isinstance(found, NotReady):
-        told = CANNOT_TELL if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
-        return Verdict(told, found.sentence)
+        told = UNKNOWN if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
+        return Health(told, found.sentence)
     at = f"http://{recipe.host}:{recipe.port}"
     if found is None:
-        return Verdict(HEALTHY, f'"{recipe.served_name}" is listed at {at}')
+        return Health(HEALTHY, f'"{recipe.served_name}" is listed at {at}')
     tokens = found.completion.completion_tokens
     context = found.contexts.effective or "unknown"
-    return Verdict(
+    return Health(
         HEALTHY,
         f'"{recipe.served_name}" answered {tokens} tokens at {at}, context {context} tokens',
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = False) -> None:
-    """List the profiles there are.
+    """List the available profiles.
 
     Some are built in, others are this site's. One of the site's runs only when it is named in
     `allow` in the settings; one that has a mistake is listed with it.
@@ -59,7 +59,7 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
 def show(
     ctx: typer.Context, profile: ProfileName, *, json: AsJson = False, user: ForUser = False
 ) -> None:
-    """Show a profile as it takes effect.
+    """Show a profile with everything it extends.
 
     Everything that it extends is in it, and every default. Its first line, with --json the key
     `verified`, tells whether it is verified, and what changed since.

@@ -28,7 +28,7 @@ Variable = Annotated[
 
 app = typer.Typer(
     name="secret",
-    help="Keep the values of a profile's secrets.",
+    help="Store, list and remove the secrets of a profile.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import typer
-
-from servicekit.cli.options import AsJson, ForUser, SomeProfile, session
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
 from servicekit.text import printable
 
@@ -18,39 +15,20 @@ if TYPE_CHECKING:
     from servicekit.watchdog.status import Status
 
 
-def status(
-    ctx: typer.Context,
-    profile: SomeProfile = None,
-    *,
-    json: AsJson = False,
-    user: ForUser = False,
-) -> None:
-    """Show how the installed services are, or one in full.
-
-    \b
-    The states:
-      configured  installed, never started
-      starting    loading, or waiting to be started again; it does not answer yet
-      ready       the right model gave a real answer
-      degraded    it answers, but something is wrong
-      failed      it does not run, by a fault
-      stopped     it does not run, as was asked
-
-    With --json one object, or a list of them without PROFILE.
-    """  # noqa: D301 - the character itself keeps the lines apart
-    mine = session(ctx, user=user)
+def status(session: Session, profile: str | None, *, json: bool) -> None:
+    """Show how the installed services are, or one in full."""
     if profile is not None:
         from servicekit.cli.verify import standing_of
 
-        found = look(mine, [mine.manifest(profile)])[0]
-        verified = standing_of(mine, profile)
+        found = look(session, [session.manifest(profile)])[0]
+        verified = standing_of(session, profile)
         if json:
             as_json(found.as_json() | {"verified": verified})
         else:
             _tell(found, verified)
         return
-    installed = [manifest for _, manifest in sorted(mine.manifests().items())]
-    every = look(mine, installed)
+    installed = [manifest for _, manifest in sorted(session.manifests().items())]
+    every = look(session, installed)
     if json:
         as_json([found.as_json() for found in every])
     elif every:
@@ -59,7 +37,7 @@ def status(
         note("nothing is installed; `servicekit list` shows what could be")
 
 
-def look(mine: Session, installed: list[Manifest]) -> list[Status]:
+def look(session: Session, installed: list[Manifest]) -> list[Status]:
     """See how each of `installed` is, asking each manager once."""
     from dataclasses import replace
 
@@ -69,23 +47,23 @@ def look(mine: Session, installed: list[Manifest]) -> list[Status]:
 
     said: dict[str, Seen] = {}
     for name in sorted({manifest.manager for manifest in installed}):
-        said |= _ask(mine, name, [m.profile for m in installed if m.manager == name])
-    every = (*mine.manifests().values(), *mine.tunnels().values())
+        said |= _ask(session, name, [m.profile for m in installed if m.manager == name])
+    every = (*session.manifests().values(), *session.tunnels().values())
     drift = drifted(Tree(), installed, every)
     return [
         replace(
-            status_of(manifest, mine.places, said.get(manifest.profile)),
+            status_of(manifest, session.places, said.get(manifest.profile)),
             drift=drift[manifest.profile],
         )
         for manifest in installed
     ]
 
 
-def _ask(mine: Session, manager: str, profiles: list[str]) -> dict[str, Seen]:
+def _ask(session: Session, manager: str, profiles: list[str]) -> dict[str, Seen]:
     from servicekit.errors import UserError
 
     try:
-        seen = mine.manager(manager).look([f"servicekit-{profile}" for profile in profiles])
+        seen = session.manager(manager).look([f"servicekit-{profile}" for profile in profiles])
     except UserError as error:
         # What the watchdogs published is still worth telling.
         note(f"the manager cannot be asked: {error.message}")
@@ -111,7 +89,7 @@ def _row(found: Status) -> tuple[str, ...]:
 def _tell(found: Status, verified: str) -> None:
     boot = "starts at boot" if found.enabled else "does not start at boot"
     since = f" for {age(found.since)}" if found.since else ""
-    typer.echo(f"{found.profile}: {paint(found.state)}{since}")
+    print(f"{found.profile}: {paint(found.state)}{since}")
     context = ", ".join(f"{name} {tokens}" for name, tokens in found.context.items() if tokens)
     process = f"watchdog {found.pid}" if found.pid else ""
     process += f", engine {found.engine_pid}" if found.engine_pid else ""
@@ -134,6 +112,6 @@ def _tell(found: Status, verified: str) -> None:
         ("manager", f"{found.manager}, {boot}"),
     ):
         if text:
-            typer.echo(f"  {label + ':':11} {printable(text)}")
+            print(f"  {label + ':':11} {printable(text)}")
     for path in found.drift:
-        typer.echo(f"  {'drift:':11} {path}")
+        print(f"  {'drift:':11} {path}")

@@ -33,7 +33,7 @@ def switch(
     anyway: Anyway = False,
     user: ForUser = False,
 ) -> None:
-    """Let a profile take the place of the one that runs.
+    """Stop the running service and start another one.
 
     It is checked and planned first, while the old one serves. Then the old one is stopped until
     nothing is left of it, and the new one is started and shown until it is ready. Where its first

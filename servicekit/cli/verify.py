@@ -45,7 +45,7 @@ def verify(
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Ask a served model what a profile must pass to count.
+    """Run the acceptance gates against a running profile.
 
     \b
     The gates:

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from servicekit.cli.options import ForUser, ProfileName, session
 from servicekit.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from servicekit.cli.session import Session
     from servicekit.service.installed import InstalledPlan
 
-PlanFile = Annotated[
-    Path | None,
-    typer.Option("--plan", metavar="FILE", help="Installed plan to run, by default the profile's."),
-]
 
-
-def watch(
-    ctx: typer.Context, profile: ProfileName, *, plan: PlanFile = None, user: ForUser = False
-) -> None:
-    """Run an engine under its watchdog, in the foreground.
-
-    This is what the service manager runs: the profile as it was installed. ^C stops it.
-    """
+def watch(session: Session, profile: str, plan: Path | None) -> int:
+    """Run an engine under its watchdog; give the exit code for the manager."""
     from servicekit.managers.alarm import alarm
 
-    mine = session(ctx, user=user)
     command: tuple[str, ...] = ()
     try:
-        installed = _installed(mine, profile, plan)
+        installed = _installed(session, profile, plan)
         command = installed.command
         code = _watch(installed)
     except UserError as error:
-        alarm(command or mine.own_command(), profile, error.code, os.environ)
+        alarm(command or session.own_command(), profile, error.code, os.environ)
         raise
     alarm(command, profile, code, os.environ)
-    raise typer.Exit(code)
+    return code
 
 
 def _watch(plan: InstalledPlan) -> ExitCode:
@@ -61,11 +48,11 @@ def _watch(plan: InstalledPlan) -> ExitCode:
     return code
 
 
-def _installed(mine: Session, name: str, file: Path | None) -> InstalledPlan:
+def _installed(session: Session, name: str, file: Path | None) -> InstalledPlan:
     """Read the installed plan; make one of the profile where 0.1.0 installed it without."""
     from servicekit.service.installed import read_plan
 
-    plan = mine.installed_plan(name) if file is None else read_plan(file, name)
+    plan = session.installed_plan(name) if file is None else read_plan(file, name)
     if plan is not None:
         return plan
     if file is not None:
@@ -76,4 +63,4 @@ def _installed(mine: Session, name: str, file: Path | None) -> InstalledPlan:
         )
     from servicekit.service.installed import of_profile
 
-    return of_profile(mine.profile(name), mine.places, mine.own_command())
+    return of_profile(session.profile(name), session.places, session.own_command())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="wsl",
-    help="Make WSL2 keep services running.",
+    help="Configure WSL2 to keep services running.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -30,7 +30,7 @@ app = typer.Typer(
 
 @app.callback()
 def wsl() -> None:
-    """Make WSL2 keep services running."""
+    """Configure WSL2 to keep services running."""
 
 
 @app.command("render")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from machines.waiting import wait_until
 from typer.testing import CliRunner
 
-from servicekit.cli import app
+from servicekit.cli.app import app
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

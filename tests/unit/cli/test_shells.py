@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from unit.cli.cli_runs import PROGRAM, environment, servicekit
 
-from servicekit.cli import VERBS
+from servicekit.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[3]
 ASK = {
