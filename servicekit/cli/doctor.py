@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Session
     from servicekit.doctor.answer import Check
     from servicekit.doctor.examination import Examination
-    from servicekit.doctor.look import Request
+    from servicekit.doctor.request import DoctorRequest
 
 TheProfile = Annotated[
     str | None,
@@ -46,7 +46,7 @@ def doctor(
 
     Nothing is changed, and no root is needed. Exit code 1 where anything fails.
     """  # noqa: D301 - the character itself keeps the lines apart
-    from servicekit.doctor.answer import Verdict
+    from servicekit.doctor.answer import CheckStatus
     from servicekit.doctor.examination import examine
     from servicekit.doctor.look import look
 
@@ -57,14 +57,14 @@ def doctor(
         as_json({**found.as_json(), "seconds": round(seconds, 3)})
     else:
         _tell(found, seconds)
-    raise typer.Exit(1 if found.verdict is Verdict.FAIL else 0)
+    raise typer.Exit(1 if found.verdict is CheckStatus.FAIL else 0)
 
 
-def _request(mine: Session, only: str | None) -> Request:
+def _request(mine: Session, only: str | None) -> DoctorRequest:
     """Say what is to be looked at: the profile that is named, or those that are installed."""
     from servicekit.cli.orders import order_of
-    from servicekit.doctor.look import Request
-    from servicekit.doctor.view import Refused
+    from servicekit.doctor.request import DoctorRequest
+    from servicekit.doctor.view import RefusedProfile
     from servicekit.errors import UserError
     from servicekit.install.rootfs import Tree
 
@@ -81,11 +81,11 @@ def _request(mine: Session, only: str | None) -> Request:
         except UserError as error:
             if only is not None:
                 raise
-            refused.append(Refused(name, error.message.partition("\n")[0]))
+            refused.append(RefusedProfile(name, error.message.partition("\n")[0]))
         else:
             named = mine.manager_name(None if manager is None else manager.name)
             orders.append(order_of(mine, recipe, Tree(), manager=named))
-    return Request(
+    return DoctorRequest(
         places=mine.places,
         environ=os.environ,
         manager=manager,

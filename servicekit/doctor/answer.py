@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Verdict(StrEnum):
+class CheckStatus(StrEnum):
     """How a check ended, best first."""
 
     OK = "ok"
@@ -27,29 +27,29 @@ class Verdict(StrEnum):
 class Answer(NamedTuple):
     """A check's result, before it has a name."""
 
-    verdict: Verdict
+    verdict: CheckStatus
     what: str
     remedy: str = ""
 
 
 def ok(what: str) -> Answer:
     """All is well; `what` was seen."""
-    return Answer(Verdict.OK, what)
+    return Answer(CheckStatus.OK, what)
 
 
 def skip(why: str) -> Answer:
     """Nothing can be said, and why."""
-    return Answer(Verdict.SKIP, why)
+    return Answer(CheckStatus.SKIP, why)
 
 
 def warn(what: str, remedy: str) -> Answer:
     """Something is not as it should be."""
-    return Answer(Verdict.WARN, what, remedy)
+    return Answer(CheckStatus.WARN, what, remedy)
 
 
 def fail(what: str, remedy: str) -> Answer:
     """Something does not work."""
-    return Answer(Verdict.FAIL, what, remedy)
+    return Answer(CheckStatus.FAIL, what, remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Check:
     group: str
     profile: str | None
     """Whose check it is; `None` for the host's."""
-    verdict: Verdict
+    verdict: CheckStatus
     what: str
     """What was seen, one line."""
     remedy: str

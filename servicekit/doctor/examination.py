@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.doctor import graphics, machine, recipe, services, windows
-from servicekit.doctor.answer import Check, Verdict
+from servicekit.doctor.answer import Check, CheckStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from servicekit.doctor.answer import Inquiry
-    from servicekit.doctor.view import Host
+    from servicekit.doctor.view import HostView
 
 OF_HOST: Final = (
     (services.GROUP, services.INQUIRIES),
@@ -50,17 +50,17 @@ class Examination:
     checks: tuple[Check, ...]
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CheckStatus:
         """The worst verdict: `ok`, `warn` or `fail`."""
-        order = (Verdict.FAIL, Verdict.WARN)
+        order = (CheckStatus.FAIL, CheckStatus.WARN)
         said = {check.verdict for check in self.checks}
-        return next((verdict for verdict in order if verdict in said), Verdict.OK)
+        return next((verdict for verdict in order if verdict in said), CheckStatus.OK)
 
     @property
     def counts(self) -> dict[str, int]:
         """How many checks there are of each verdict."""
         counted = Counter(check.verdict for check in self.checks)
-        return {verdict.value: counted[verdict] for verdict in Verdict}
+        return {verdict.value: counted[verdict] for verdict in CheckStatus}
 
     @property
     def summary(self) -> str:
@@ -83,12 +83,12 @@ class Examination:
         }
 
 
-def examine(host: Host) -> Examination:
+def examine(host: HostView) -> Examination:
     """Make every check that applies to `host`."""
     return Examination(tuple(_checks(host)))
 
 
-def _checks(host: Host) -> Iterator[Check]:
+def _checks(host: HostView) -> Iterator[Check]:
     for group, inquiries in OF_HOST:
         yield from (inquiry.check(host, group) for inquiry in inquiries)
     if host.wsl is not None:

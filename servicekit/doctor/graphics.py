@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
-from servicekit.doctor.view import Driver, Host, Unseen
+from servicekit.doctor.view import Driver, HostView, Unseen
 from servicekit.host.facts import GpuView
 from servicekit.host.xid import Recovery
 
@@ -24,7 +24,7 @@ WORTH_TELLING: Final = 1024
 """MiB in strangers' hands that a desktop usually stays below."""
 
 
-def driver(host: Host) -> Answer:
+def driver(host: HostView) -> Answer:
     """Kernel module and library are of one version, and the device nodes are there."""
     if host.wsl is not None:
         return skip("under WSL the driver is Windows'")
@@ -64,14 +64,14 @@ def _nodes(driver: Driver, account: str) -> Answer:
     return ok(f"kernel module and library are both {driver.module}")
 
 
-def _without(host: Host, what: str, remedy: str) -> Answer:
+def _without(host: HostView, what: str, remedy: str) -> Answer:
     """Say that something of a GPU is not here, which is no fault where nobody wants one."""
     if host.wants_gpu and host.subjects:
         return fail(what, remedy)
     return skip(what if host.wants_gpu else f"{what}, and no profile here wants one")
 
 
-def visible(host: Host) -> Answer:
+def visible(host: HostView) -> Answer:
     """The driver answers, and lists a GPU."""
     if isinstance(host.gpu, Unseen):
         return skip(host.gpu.why)
@@ -93,7 +93,7 @@ def visible(host: Host) -> Answer:
             return _without(host, host.gpu.note, "install NVIDIA's driver, or hand the GPU in")
 
 
-def free(host: Host) -> Answer:
+def free(host: HostView) -> Answer:
     """Nobody but our own services has the GPU's memory."""
     look = _present(host.gpu)
     if isinstance(look, Unseen):
@@ -131,7 +131,7 @@ def _memory(device: Device, profiles: Iterable[str]) -> str:
     return f"{used} by {by}" if by else used
 
 
-def persistence(host: Host) -> Answer:
+def persistence(host: HostView) -> Answer:
     """The driver stays set up while nobody uses the GPU."""
     if host.wsl is not None:
         return skip("under WSL the driver is Windows'")
@@ -150,7 +150,7 @@ def persistence(host: Host) -> Answer:
     return skip("this driver has no such mode")
 
 
-def xids(host: Host) -> Answer:
+def xids(host: HostView) -> Answer:
     """The GPU reported no fault since the boot."""
     if host.wsl is not None:
         return skip("under WSL the driver reports to Windows")

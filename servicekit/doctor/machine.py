@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.answer import Answer, Inquiry, ok, skip, warn
-from servicekit.doctor.view import Host, Unseen
+from servicekit.doctor.view import HostView, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ NAMED: Final = 3
 """Files that are named; of more, the number is told."""
 
 
-def clock(host: Host) -> Answer:
+def clock(host: HostView) -> Answer:
     """The host did not sleep, and its wall clock was not set."""
     if isinstance(host.clock, Unseen):
         return skip(host.clock.why)
@@ -47,7 +47,7 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes > 1 else f"{seconds:.0f} s"
 
 
-def shared_memory(host: Host) -> Answer:
+def shared_memory(host: HostView) -> Answer:
     """No engine that is gone left its shared memory behind."""
     if isinstance(host.shared, Unseen):
         return skip(host.shared.why)

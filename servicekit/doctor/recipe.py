@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from packaging.version import InvalidVersion, Version
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
-from servicekit.doctor.view import Refused, Subject, Unseen
+from servicekit.doctor.view import ProfileView, RefusedProfile, Unseen
 from servicekit.engines.options.parser import Level
 from servicekit.host.facts import GpuView
 from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
@@ -36,18 +36,18 @@ LEAST: Final = 1 * GIB
 """Bytes below which a start is likely to end with a full disk."""
 
 
-def profile(subject: Subject) -> Answer:
+def profile(subject: ProfileView) -> Answer:
     """The profile is valid and may run."""
     installed = "installed" if subject.installed else "not installed"
     return ok(f"valid, allowed and {installed}")
 
 
-def refusal(refused: Refused) -> Answer:
+def refusal(refused: RefusedProfile) -> Answer:
     """Say why a profile may not run."""
     return fail(refused.why, "mend it; `servicekit list` shows all")
 
 
-def engine(subject: Subject) -> Answer:
+def engine(subject: ProfileView) -> Answer:
     """Its program and model file are here, and its account may read them."""
     about = f'profile "{subject.profile.name}": '
     for says, sentences, otherwise in (
@@ -60,7 +60,7 @@ def engine(subject: Subject) -> Answer:
     return ok(subject.plan.host.executable)
 
 
-def options(subject: Subject) -> Answer:
+def options(subject: ProfileView) -> Answer:
     """Its options and versions are those of the engine that is here."""
     if isinstance(subject.engine, Unseen):
         return skip(subject.engine.why)
@@ -86,11 +86,11 @@ def options(subject: Subject) -> Answer:
     )
 
 
-def _name(subject: Subject) -> str:
+def _name(subject: ProfileView) -> str:
     return subject.profile.name
 
 
-def gpu(subject: Subject) -> Answer:
+def gpu(subject: ProfileView) -> Answer:
     """The GPUs that it names are there, and large enough."""
     wanted = subject.profile.gpus
     if not wanted:
@@ -123,7 +123,7 @@ def gpu(subject: Subject) -> Answer:
     return ok(", ".join(f"{name}: {device.name}" for name, device in devices.items() if device))
 
 
-def named_devices(subject: Subject) -> tuple[Device | None, ...]:
+def named_devices(subject: ProfileView) -> tuple[Device | None, ...]:
     """Find the GPUs that a profile names, in its order; by index, or by UUID or its beginning."""
     known = () if isinstance(subject.gpu, Unseen) else subject.gpu.devices
     found: list[Device | None] = []
@@ -135,7 +135,7 @@ def named_devices(subject: Subject) -> tuple[Device | None, ...]:
     return tuple(found)
 
 
-def cuda(subject: Subject) -> Answer:
+def cuda(subject: ProfileView) -> Answer:
     """Its engine was built for a CUDA that knows the GPU, and that the driver can serve."""
     if not subject.profile.gpus:
         return skip("it needs no GPU")
@@ -172,7 +172,7 @@ def _oldest_cuda(capability: str | None) -> str | None:
     return next((needed for since, needed in OLDEST_CUDA if own >= Version(since)), None)
 
 
-def model(subject: Subject) -> Answer:
+def model(subject: ProfileView) -> Answer:
     """Its weights are here, complete, for a start without a network."""
     if isinstance(subject.models, Unseen):
         return skip(subject.models.why)
@@ -187,7 +187,7 @@ def model(subject: Subject) -> Answer:
     return fail(f"{first.why}{more}", missing.remedy)
 
 
-def storage(subject: Subject) -> Answer:
+def storage(subject: ProfileView) -> Answer:
     """Its weights are on a disk that is there after a boot."""
     place = subject.weights
     if isinstance(place, Unseen):
@@ -207,13 +207,13 @@ def storage(subject: Subject) -> Answer:
     return ok(where)
 
 
-def _elsewhere(subject: Subject) -> str:
+def _elsewhere(subject: ProfileView) -> str:
     if HUB_ID.match(subject.profile.model) or HUB_FILE.match(subject.profile.model):
         return "set HF_HOME in the profile's environment to a directory on a disk"
     return "move the model to a disk"
 
 
-def disk(subject: Subject) -> Answer:
+def disk(subject: ProfileView) -> Answer:
     """There is room for what it still has to download, and for what engines compile."""
     if isinstance(subject.cache, Unseen):
         return skip(subject.cache.why)
@@ -244,7 +244,7 @@ def _gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
-def port(subject: Subject) -> Answer:
+def port(subject: ProfileView) -> Answer:
     """Its port is free, or its own service has it."""
     wanted = f"{subject.profile.host}:{subject.profile.port}"
     if isinstance(subject.port, Unseen):
@@ -259,7 +259,7 @@ def port(subject: Subject) -> Answer:
     )
 
 
-def interruptions(subject: Subject) -> Answer:
+def interruptions(subject: ProfileView) -> Answer:
     """Its runs end by themselves or on request, not because the host went away."""
     if isinstance(subject.interruptions, Unseen):
         return skip(subject.interruptions.why)
@@ -286,7 +286,7 @@ REFUSED: Final = Inquiry(
     "The profile is valid and may run here.",
     refusal,
 )
-INQUIRIES: Final[Iterable[Inquiry[Subject]]] = (
+INQUIRIES: Final[Iterable[Inquiry[ProfileView]]] = (
     Inquiry(REFUSED.code, REFUSED.title, REFUSED.about, profile),
     Inquiry(
         "engine",

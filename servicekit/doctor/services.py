@@ -6,7 +6,7 @@ from typing import Final
 
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.texts import leading_number
-from servicekit.doctor.view import Host, Journal, Supervisor, Systemd, Unseen
+from servicekit.doctor.view import HostView, Journal, SupervisorView, SystemdView, Unseen
 from servicekit.places import Scope
 
 GROUP: Final = "services"
@@ -30,13 +30,13 @@ LOW_RATE: Final = 1000
 """Messages in an interval of the rate limit that one start of an engine can exceed."""
 
 
-def manager(host: Host) -> Answer:
+def manager(host: HostView) -> Answer:
     """A manager runs, and in a version that knows what our files say."""
     if isinstance(host.manager, Unseen):
         return fail(
             host.manager.why, host.manager.remedy or "install and start systemd or Supervisor"
         )
-    if isinstance(host.manager, Supervisor):
+    if isinstance(host.manager, SupervisorView):
         runs = f"Supervisor {host.manager.version} runs"
         if 0 < leading_number(host.manager.version) < OLDEST_SUPERVISOR:
             return warn(runs, "upgrade it to 4.0 or newer")
@@ -57,9 +57,9 @@ def manager(host: Host) -> Answer:
     return ok(f"{runs}{without}")
 
 
-def groups(host: Host) -> Answer:
+def groups(host: HostView) -> Answer:
     """An engine can be killed as a whole, whatever it did to escape."""
-    if not isinstance(host.manager, Systemd):
+    if not isinstance(host.manager, SystemdView):
         return skip("control groups are used under systemd only")
     if isinstance(host.groups, Unseen):
         return skip(host.groups.why)
@@ -76,9 +76,9 @@ def groups(host: Host) -> Answer:
     return ok("version 2, with cgroup.kill")
 
 
-def lingering(host: Host) -> Answer:
+def lingering(host: HostView) -> Answer:
     """A user's services outlive the login."""
-    if host.scope is Scope.SYSTEM or not isinstance(host.manager, Systemd):
+    if host.scope is Scope.SYSTEM or not isinstance(host.manager, SystemdView):
         return skip("system services need no login")
     if isinstance(host.logins, Unseen):
         return skip(host.logins.why)
@@ -96,13 +96,13 @@ def lingering(host: Host) -> Answer:
     return ok(f'"{host.account}" lingers')
 
 
-def kill_user_processes(host: Host) -> Answer:
+def kill_user_processes(host: HostView) -> Answer:
     """What is started from a login outlives it."""
     if isinstance(host.logins, Unseen):
         return skip(host.logins.why)
     if not host.logins.kills:
         return ok("logind leaves processes alone when their user logs out")
-    if isinstance(host.manager, Supervisor):
+    if isinstance(host.manager, SupervisorView):
         return warn(
             "logind kills what a user leaves behind: a supervisord started from a login, too",
             "start supervisord at boot, or set KillUserProcesses=no in /etc/systemd/logind.conf",
@@ -110,9 +110,9 @@ def kill_user_processes(host: Host) -> Answer:
     return ok("logind kills what a user leaves behind, which no service is")
 
 
-def journal(host: Host) -> Answer:
+def journal(host: HostView) -> Answer:
     """What services said is kept long enough to explain a fault."""
-    if not isinstance(host.manager, Systemd):
+    if not isinstance(host.manager, SystemdView):
         return skip("there is no journal: Supervisor keeps a log file for each service")
     found = host.journal
     if isinstance(found, Unseen):
@@ -135,7 +135,7 @@ def journal(host: Host) -> Answer:
     return _rate(host, found)
 
 
-def _rate(host: Host, found: Journal) -> Answer:
+def _rate(host: HostView, found: Journal) -> Answer:
     if not found.interval or not found.burst:
         return ok("persistent, without a rate limit")
     limit = f"{found.burst} messages in {found.interval:g} s"
@@ -149,9 +149,9 @@ def _rate(host: Host, found: Journal) -> Answer:
     return ok(f"persistent; a user's services may say {limit}")
 
 
-def journal_access(host: Host) -> Answer:
+def journal_access(host: HostView) -> Answer:
     """Who asks may read what services said."""
-    if not isinstance(host.manager, Systemd):
+    if not isinstance(host.manager, SystemdView):
         return skip("there is no journal")
     if isinstance(host.journal, Unseen):
         return skip(host.journal.why)
@@ -165,9 +165,9 @@ def journal_access(host: Host) -> Answer:
     )
 
 
-def containers(host: Host) -> Answer:
+def containers(host: HostView) -> Answer:
     """Nobody else loses the GPU when systemd reads its units again."""
-    if not isinstance(host.manager, Systemd):
+    if not isinstance(host.manager, SystemdView):
         return skip("only systemd's reload takes the GPU from containers")
     if isinstance(host.containers, Unseen):
         return skip(host.containers.why)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from servicekit.diagnosis.causes import Cause
-    from servicekit.doctor.wsl.conf import Key
+    from servicekit.doctor.wsl.conf import WslKey
     from servicekit.engines.base import InstalledEngine
     from servicekit.host.facts import Process
     from servicekit.host.gpu import GpuReading
@@ -31,7 +31,7 @@ class Unseen:
 
 
 @dataclass(frozen=True, slots=True)
-class Systemd:
+class SystemdView:
     """systemd, as PID 1."""
 
     version: int
@@ -42,7 +42,7 @@ class Systemd:
 
 
 @dataclass(frozen=True, slots=True)
-class Supervisor:
+class SupervisorView:
     """A supervisord that answers."""
 
     version: str
@@ -171,7 +171,7 @@ class PortUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedProfile:
     """A profile that may not run, or is none."""
 
     name: str
@@ -179,7 +179,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class ProfileView:
     """One profile, and what it needs of the host."""
 
     profile: Profile
@@ -203,7 +203,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class KeepaliveTask:
     """The task of Windows that keeps the distribution running."""
 
     name: str
@@ -216,13 +216,13 @@ class Task:
 class Wsl:
     """The Windows that this runs under."""
 
-    conf: Mapping[Key, str] | Unseen
+    conf: Mapping[WslKey, str] | Unseen
     """Settings of /etc/wsl.conf."""
-    wslconfig: Mapping[Key, str] | Unseen
+    wslconfig: Mapping[WslKey, str] | Unseen
     """Settings of the Windows account's .wslconfig."""
     networking: str | Unseen
     """Networking mode that is in force."""
-    task: Task | Unseen
+    task: KeepaliveTask | Unseen
     device: bool
     """Whether the GPU's device is there."""
     cuda: str | Unseen | None
@@ -230,14 +230,14 @@ class Wsl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostView:
     """The host at one moment."""
 
     scope: Scope
     account: str
     """Who asks."""
     container: bool
-    manager: Systemd | Supervisor | Unseen
+    manager: SystemdView | SupervisorView | Unseen
     groups: Groups | Unseen
     logins: Logins | Unseen
     journal: Journal | Unseen
@@ -249,8 +249,8 @@ class Host:
     xids: Xids | Unseen
     clock: Clock | Unseen
     shared: tuple[SharedFile, ...] | Unseen
-    subjects: tuple[Subject, ...]
-    refused: tuple[Refused, ...]
+    subjects: tuple[ProfileView, ...]
+    refused: tuple[RefusedProfile, ...]
     wsl: Wsl | None
     """`None` where this is no WSL."""
 

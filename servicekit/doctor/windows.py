@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
 from servicekit.doctor.view import Unseen, Wsl
 from servicekit.doctor.wsl import wanted
-from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.conf import WslKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ REMEDY: Final = "`servicekit wsl render` writes the file as it should be"
 LIBRARY: Final = "/usr/lib/wsl/lib/"
 """Where Windows' driver puts its libraries for Linux."""
 
-_GPU: Final = Key("wsl2", "gpuSupport").folded
+_GPU: Final = WslKey("wsl2", "gpuSupport").folded
 
 
 def systemd(wsl: Wsl) -> Answer:
@@ -54,7 +54,7 @@ def memory_reclaim(wsl: Wsl) -> Answer:
     )
 
 
-def _setting(one: Wanted, settings: Mapping[Key, str] | Unseen, otherwise: str) -> Answer:
+def _setting(one: Wanted, settings: Mapping[WslKey, str] | Unseen, otherwise: str) -> Answer:
     if isinstance(settings, Unseen):
         return skip(settings.why)
     said = one.said(settings)

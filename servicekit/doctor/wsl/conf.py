@@ -25,16 +25,16 @@ _ESCAPED: Final = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t", "\n": 
 """What stands for what behind a backslash; any other character makes the line invalid."""
 
 
-class Key(NamedTuple):
+class WslKey(NamedTuple):
     """Where a setting is: its section and its name in there, however they are spelt."""
 
     section: str
     name: str
 
     @property
-    def folded(self) -> Key:
+    def folded(self) -> WslKey:
         """The same for comparison."""
-        return Key(self.section.lower(), self.name.lower())
+        return WslKey(self.section.lower(), self.name.lower())
 
     @override
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Key(NamedTuple):
 class _Entry:
     """One line that WSL understands: a setting, or a section's heading."""
 
-    key: Key
+    key: WslKey
     """Of a heading, one without a name."""
     value: str
     begin: int
@@ -71,16 +71,16 @@ def encode(text: str, encoding: str) -> bytes:
     return text.encode(encoding, errors="surrogateescape")
 
 
-def read(text: str) -> Mapping[Key, str]:
+def read(text: str) -> Mapping[WslKey, str]:
     """Read the settings of a file, by folded key; without a section a key's section is ""."""
-    found: dict[Key, str] = {}
+    found: dict[WslKey, str] = {}
     for entry in _entries(text):
         if entry.key.name:
             found.setdefault(entry.key.folded, entry.value)
     return found
 
 
-def merge(text: str, key: Key, value: str, *, aliases: Iterable[Key] = ()) -> str:
+def merge(text: str, key: WslKey, value: str, *, aliases: Iterable[WslKey] = ()) -> str:
     """Return `text` with one setting changed, or added where its section ends.
 
     `aliases` are other places where WSL takes it from: of all lines for it, the first is changed,
@@ -109,12 +109,12 @@ def _entries(text: str) -> Iterator[_Entry]:
         if heading := _SECTION.match(text, at):
             section = heading[1]
             at = _line_end(text, heading.end())
-            yield _Entry(Key(section, ""), "", heading.end(), heading.end(), at)
+            yield _Entry(WslKey(section, ""), "", heading.end(), heading.end(), at)
         elif found := _KEY.match(text, at):
             value, stop = _value(text, found.end())
             at = _line_end(text, stop)
             if value is not None:
-                yield _Entry(Key(section, found[1]), value, found.end(), stop, at)
+                yield _Entry(WslKey(section, found[1]), value, found.end(), stop, at)
         else:
             at = _line_end(text, at)
         at += 2 if text.startswith("\r\n", at) else 1

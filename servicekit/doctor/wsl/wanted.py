@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.wsl.conf import Key, merge, read
+from servicekit.doctor.wsl.conf import WslKey, merge, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -33,7 +33,7 @@ class Wanted:
     """One setting."""
 
     file: str
-    key: Key
+    key: WslKey
     value: str
     """What it is set to where it does not do."""
     default: str
@@ -41,15 +41,15 @@ class Wanted:
     does: Callable[[str], bool]
     """Whether a value is good enough to be left alone."""
     why: str
-    aliases: tuple[Key, ...] = ()
+    aliases: tuple[WslKey, ...] = ()
     """Other places where WSL takes it from."""
 
-    def said(self, settings: Mapping[Key, str]) -> str | None:
+    def said(self, settings: Mapping[WslKey, str]) -> str | None:
         """Give its value in a file as it was read, `None` where that does not set it."""
         places = {key.folded for key in (self.key, *self.aliases)}
         return next((value for key, value in settings.items() if key in places), None)
 
-    def holds(self, settings: Mapping[Key, str]) -> bool:
+    def holds(self, settings: Mapping[WslKey, str]) -> bool:
         """Whether a file, and the default where that says nothing, is as wanted."""
         said = self.said(settings)
         return self.does(self.default if said is None else said)
@@ -57,7 +57,7 @@ class Wanted:
 
 SYSTEMD: Final = Wanted(
     WSL_CONF,
-    Key("boot", "systemd"),
+    WslKey("boot", "systemd"),
     "true",
     "false",
     lambda value: value.lower() in {"true", "1"},
@@ -65,7 +65,7 @@ SYSTEMD: Final = Wanted(
 )
 INSTANCE_IDLE: Final = Wanted(
     WSLCONFIG,
-    Key("general", "instanceIdleTimeout"),
+    WslKey("general", "instanceIdleTimeout"),
     "-1",
     "15000",
     _is_never,
@@ -73,7 +73,7 @@ INSTANCE_IDLE: Final = Wanted(
 )
 VM_IDLE: Final = Wanted(
     WSLCONFIG,
-    Key("wsl2", "vmIdleTimeout"),
+    WslKey("wsl2", "vmIdleTimeout"),
     "-1",
     "60000",
     _is_never,
@@ -81,7 +81,7 @@ VM_IDLE: Final = Wanted(
 )
 MEMORY_RECLAIM: Final = Wanted(
     WSLCONFIG,
-    Key("experimental", "autoMemoryReclaim"),
+    WslKey("experimental", "autoMemoryReclaim"),
     "disabled",
     "dropCache",
     lambda value: value.lower() == "disabled",
@@ -89,12 +89,12 @@ MEMORY_RECLAIM: Final = Wanted(
 )
 NETWORKING: Final = Wanted(
     WSLCONFIG,
-    Key("wsl2", "networkingMode"),
+    WslKey("wsl2", "networkingMode"),
     "nat",
     "nat",
     lambda value: value.lower() != "mirrored",
     "connections over loopback complete, which mirrored networking has broken more than once",
-    aliases=(Key("experimental", "networkingMode"),),
+    aliases=(WslKey("experimental", "networkingMode"),),
 )
 
 ALL: Final = (SYSTEMD, INSTANCE_IDLE, VM_IDLE, MEMORY_RECLAIM, NETWORKING)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.conf import WslKey
 from servicekit.host.bounded import NoReplyError, output
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ANSWER_LIMIT: Final = 4.0
 NOBODYS: Final = frozenset({"all users", "default", "default user", "defaultuser0", "public"})
 """Folders beside the homes of Windows' accounts."""
 
-_ROOT: Final = Key("automount", "root").folded
+_ROOT: Final = WslKey("automount", "root").folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Windows:
         return said.replace("\0", "").strip() or None
 
 
-def windows(settings: Mapping[Key, str]) -> Windows:
+def windows(settings: Mapping[WslKey, str]) -> Windows:
     """Find Windows' drives; `settings` are those of `wsl.conf`."""
     return Windows(Path(settings.get(_ROOT) or "/mnt"))
 

@@ -13,19 +13,19 @@ from servicekit.doctor.view import (
     Driver,
     Groups,
     Held,
-    Host,
+    HostView,
     Journal,
+    KeepaliveTask,
     Logins,
     Models,
     Place,
     PortUse,
-    Subject,
-    Systemd,
-    Task,
+    ProfileView,
+    SystemdView,
     Wsl,
     Xids,
 )
-from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.conf import WslKey
 from servicekit.engines.base import InstalledEngine
 from servicekit.host.facts import GpuView, Process
 from servicekit.host.gpu import Device, GpuReading
@@ -53,10 +53,10 @@ def subject(
     *,
     change: dict[str, Any] | None = None,
     **seen: Any,  # noqa: ANN401 - fields of a view
-) -> Subject:
+) -> ProfileView:
     """A profile that lacks nothing, but for what was seen; `change` is laid over its keys."""
     profile = plans.profile(name, **(change or {}))
-    whole = Subject(
+    whole = ProfileView(
         profile=profile,
         plan=plans.plan(profile),
         installed=True,
@@ -76,27 +76,27 @@ def subject(
 def wsl(**seen: Any) -> Wsl:  # noqa: ANN401 - fields of a view
     """A WSL that is set up as it should be, but for what was seen."""
     whole = Wsl(
-        conf={Key("boot", "systemd"): "true"},
+        conf={WslKey("boot", "systemd"): "true"},
         wslconfig={
-            Key("general", "instanceidletimeout"): "-1",
-            Key("wsl2", "vmidletimeout"): "-1",
-            Key("experimental", "automemoryreclaim"): "disabled",
+            WslKey("general", "instanceidletimeout"): "-1",
+            WslKey("wsl2", "vmidletimeout"): "-1",
+            WslKey("experimental", "automemoryreclaim"): "disabled",
         },
         networking="nat",
-        task=Task(name="servicekit keeps Ubuntu running", registered=True),
+        task=KeepaliveTask(name="servicekit keeps Ubuntu running", registered=True),
         device=True,
         cuda="/usr/lib/wsl/lib/libcuda.so.1",
     )
     return replace(whole, **seen)
 
 
-def host(**seen: Any) -> Host:  # noqa: ANN401 - fields of a view
+def host(**seen: Any) -> HostView:  # noqa: ANN401 - fields of a view
     """A host on which all is well, but for what was seen."""
-    whole = Host(
+    whole = HostView(
         scope=Scope.SYSTEM,
         account="ada",
         container=False,
-        manager=Systemd(257, "257.9-1", None),
+        manager=SystemdView(257, "257.9-1", None),
         groups=Groups(unified=True, kill=True),
         logins=Logins(kills=False, lingers=False),
         journal=Journal("persistent", 30.0, 10000, None, readable=True),

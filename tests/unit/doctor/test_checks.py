@@ -14,7 +14,7 @@ from unit.doctor.doctor_hosts import CARD, DISK, GIB, LOOK, PACKAGES, STRANGER, 
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import recipe
-from servicekit.doctor.answer import Check, Verdict
+from servicekit.doctor.answer import Check, CheckStatus
 from servicekit.doctor.examination import examine, handbook
 from servicekit.doctor.view import (
     Clock,
@@ -22,19 +22,19 @@ from servicekit.doctor.view import (
     Groups,
     Held,
     Journal,
+    KeepaliveTask,
     Logins,
     Models,
     Place,
     PortUse,
-    Refused,
+    RefusedProfile,
     SharedFile,
-    Supervisor,
-    Systemd,
-    Task,
+    SupervisorView,
+    SystemdView,
     Unseen,
     Xids,
 )
-from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.conf import WslKey
 from servicekit.engines.base import InstalledEngine
 from servicekit.host.facts import GpuView, Process
 from servicekit.host.gpu import Device, GpuReading
@@ -43,7 +43,7 @@ from servicekit.models.weights import Lack, Missing, Need
 from servicekit.places import Scope
 
 if TYPE_CHECKING:
-    from servicekit.doctor.view import Host
+    from servicekit.doctor.view import HostView
     from servicekit.service.plan import Plan
 
 USER: Final = Scope.USER
@@ -52,18 +52,18 @@ NO_GPU: Final = GpuReading(GpuView.ABSENT, "the NVIDIA driver says: Driver Not L
 PERSISTENT: Final = ("persistent", 30.0)
 
 
-def checks(of: Host) -> dict[str, Check]:
+def checks(of: HostView) -> dict[str, Check]:
     """Examine a host; give its checks by code."""
     return {check.code: check for check in examine(of).checks}
 
 
-def said(of: Host, code: str) -> tuple[str, str]:
+def said(of: HostView, code: str) -> tuple[str, str]:
     """Give the verdict of one check of a host, and its line."""
     check = checks(of)[code]
     return check.verdict.value, check.line
 
 
-def one_more(**seen: Any) -> Host:  # noqa: ANN401 - fields of a view
+def one_more(**seen: Any) -> HostView:  # noqa: ANN401 - fields of a view
     """A host with one profile of which something was seen."""
     return host(subjects=(subject(**seen),))
 
@@ -71,13 +71,13 @@ def one_more(**seen: Any) -> Host:  # noqa: ANN401 - fields of a view
 def test_where_all_is_well_every_check_says_so() -> None:
     """No line of a sound host, profile and WSL asks for anything."""
     native = examine(host(subjects=(subject(),)))
-    assert {c.code: c.line for c in native.checks if c.verdict is not Verdict.OK} == {
+    assert {c.code: c.line for c in native.checks if c.verdict is not CheckStatus.OK} == {
         "lingering": "system services need no login"
     }
-    assert native.verdict is Verdict.OK
+    assert native.verdict is CheckStatus.OK
     assert native.summary == "23 ok, 1 skipped"
     under_wsl = examine(host(wsl=wsl()))
-    assert under_wsl.verdict is Verdict.OK
+    assert under_wsl.verdict is CheckStatus.OK
 
 
 @pytest.mark.parametrize(
@@ -88,36 +88,36 @@ def test_where_all_is_well_every_check_says_so() -> None:
          "neither runs; install and start systemd or Supervisor"),
         ("manager", {"manager": Unseen("it cannot be reached", "run it as ada")}, "fail",
          "it cannot be reached; run it as ada"),
-        ("manager", {"manager": Systemd(252, "252.39-1~deb12u1")}, "ok",
+        ("manager", {"manager": SystemdView(252, "252.39-1~deb12u1")}, "ok",
          "runs, without RestartSteps= (254) and RESTART_RESET=1 (258), which are not needed"),
-        ("manager", {"manager": Systemd(255, "255.4")}, "ok", "without RESTART_RESET=1 (258)"),
-        ("manager", {"manager": Systemd(258, "258.1")}, "ok", "systemd 258.1 runs"),
-        ("manager", {"manager": Systemd(245, "245.4")}, "warn", "hands no secrets over"),
-        ("manager", {"manager": Systemd(0, "of unknown version")}, "ok",
+        ("manager", {"manager": SystemdView(255, "255.4")}, "ok", "without RESTART_RESET=1 (258)"),
+        ("manager", {"manager": SystemdView(258, "258.1")}, "ok", "systemd 258.1 runs"),
+        ("manager", {"manager": SystemdView(245, "245.4")}, "warn", "hands no secrets over"),
+        ("manager", {"manager": SystemdView(0, "of unknown version")}, "ok",
          "systemd of unknown version runs"),
-        ("manager", {"manager": Systemd(257, "257", user=False)}, "fail",
+        ("manager", {"manager": SystemdView(257, "257", user=False)}, "fail",
          'not that of the user "ada"; `loginctl enable-linger ada`'),
-        ("manager", {"manager": Systemd(257, "257", user=True)}, "ok", "systemd 257 runs"),
-        ("manager", {"manager": Supervisor("4.3.0")}, "ok", "Supervisor 4.3.0 runs"),
-        ("manager", {"manager": Supervisor("3.4.0")}, "warn", "upgrade it to 4.0"),
-        ("manager", {"manager": Supervisor("unknown")}, "ok", "Supervisor unknown runs"),
+        ("manager", {"manager": SystemdView(257, "257", user=True)}, "ok", "systemd 257 runs"),
+        ("manager", {"manager": SupervisorView("4.3.0")}, "ok", "Supervisor 4.3.0 runs"),
+        ("manager", {"manager": SupervisorView("3.4.0")}, "warn", "upgrade it to 4.0"),
+        ("manager", {"manager": SupervisorView("unknown")}, "ok", "Supervisor unknown runs"),
         ("cgroups", {"groups": Groups(unified=False, kill=False)}, "warn", "of version 1"),
         ("cgroups", {"groups": Groups(unified=True, kill=False)}, "warn", "Linux 5.14"),
-        ("cgroups", {"manager": Supervisor("4.3.0")}, "skip", "under systemd only"),
+        ("cgroups", {"manager": SupervisorView("4.3.0")}, "skip", "under systemd only"),
         ("cgroups", {"groups": NOT_SEEN}, "skip", "only root may look there"),
         # logins
         ("lingering", {"scope": USER}, "fail", "stop at logout and are not started at boot"),
         ("lingering", {"scope": USER, "logins": Logins(kills=False, lingers=True)}, "ok",
          '"ada" lingers'),
         ("lingering", {"scope": USER, "logins": Logins(kills=False, lingers=True),
-                       "manager": Systemd(255, "255.4")}, "warn",
+                       "manager": SystemdView(255, "255.4")}, "warn",
          "systemd 255 may stop it at the last logout all the same; install as root"),
         ("lingering", {"scope": USER, "logins": NOT_SEEN}, "skip", "only root"),
-        ("lingering", {"scope": USER, "manager": Supervisor("4.3.0")}, "skip", "no login"),
+        ("lingering", {"scope": USER, "manager": SupervisorView("4.3.0")}, "skip", "no login"),
         ("kill-user-processes", {"logins": Logins(kills=True, lingers=True)}, "ok",
          "which no service is"),
         ("kill-user-processes", {"logins": Logins(kills=True, lingers=True),
-                                 "manager": Supervisor("4.3.0")}, "warn",
+                                 "manager": SupervisorView("4.3.0")}, "warn",
          "a supervisord started from a login, too; start supervisord at boot"),
         ("kill-user-processes", {"logins": NOT_SEEN}, "skip", "only root"),
         # the journal
@@ -135,18 +135,18 @@ def test_where_all_is_well_every_check_says_so() -> None:
         ("journal", {"scope": USER,
                      "journal": Journal(*PERSISTENT, 200, None, readable=True)}, "warn",
          "beyond 200 messages in 30 s; raise RateLimitBurst"),
-        ("journal", {"manager": Supervisor("4.3.0")}, "skip", "there is no journal"),
+        ("journal", {"manager": SupervisorView("4.3.0")}, "skip", "there is no journal"),
         ("journal", {"journal": NOT_SEEN}, "skip", "only root"),
         ("journal-access", {"journal": Journal(*PERSISTENT, 1, None, readable=False)}, "warn",
          '"ada" may not read what system services said; `usermod -aG systemd-journal ada`'),
         ("journal-access", {"scope": USER}, "ok", "everyone may read"),
-        ("journal-access", {"manager": Supervisor("4.3.0")}, "skip", "there is no journal"),
+        ("journal-access", {"manager": SupervisorView("4.3.0")}, "skip", "there is no journal"),
         ("journal-access", {"journal": NOT_SEEN}, "skip", "only root"),
         # containers
         ("gpu-containers", {"containers": ("docker 0123456789ab",)}, "warn",
          "docker 0123456789ab would lose the GPU"),
         ("gpu-containers", {"containers": NOT_SEEN}, "skip", "only root"),
-        ("gpu-containers", {"manager": Supervisor("4.3.0")}, "skip", "only systemd's reload"),
+        ("gpu-containers", {"manager": SupervisorView("4.3.0")}, "skip", "only systemd's reload"),
         # the driver
         ("driver", {"driver": Driver(None, None, ())}, "skip", "no NVIDIA driver"),
         ("driver", {"driver": Driver(None, "580.95.05", ())}, "fail", "`modprobe nvidia`"),
@@ -406,22 +406,22 @@ def test_a_profile_is_told_what_it_lacks(
 
 def test_a_profile_that_is_refused_is_a_failure() -> None:
     """One whose file is damaged is a line like any other, and the others are examined."""
-    found = examine(host(refused=(Refused("mine", "port: must be 1024 at least"),)))
+    found = examine(host(refused=(RefusedProfile("mine", "port: must be 1024 at least"),)))
     (check,) = (check for check in found.checks if check.profile == "mine")
-    assert (check.group, check.code, check.verdict) == ("profile mine", "profile", Verdict.FAIL)
+    assert (check.group, check.code, check.verdict) == ("profile mine", "profile", CheckStatus.FAIL)
     assert check.what == "port: must be 1024 at least"
 
 
-NOT_SET: Final = dict[Key, str]()
+NOT_SET: Final = dict[WslKey, str]()
 MIRRORED: Final = {"networking": "mirrored"}
-IDLE: Final = Key("general", "instanceidletimeout")
+IDLE: Final = WslKey("general", "instanceidletimeout")
 
 
 @pytest.mark.parametrize(
     ("code", "seen", "verdict", "line"),
     [
         ("wsl-systemd", {"conf": NOT_SET}, "warn", "[boot] systemd is not set in wsl.conf: only"),
-        ("wsl-systemd", {"conf": {Key("boot", "systemd"): "false"}}, "warn", "systemd = false"),
+        ("wsl-systemd", {"conf": {WslKey("boot", "systemd"): "false"}}, "warn", "systemd = false"),
         ("wsl-systemd", {"conf": NOT_SEEN}, "skip", "only root"),
         ("wsl-instance-idle", {}, "ok", "[general] instanceIdleTimeout = -1"),
         ("wsl-instance-idle", {"wslconfig": NOT_SET}, "warn",
@@ -435,9 +435,10 @@ IDLE: Final = Key("general", "instanceidletimeout")
         ("wsl-networking", {"networking": "none"}, "ok", "networking is none"),
         ("wsl-networking", {"networking": NOT_SEEN}, "skip", "only root"),
         ("wsl-keepalive", {}, "ok", 'the task "servicekit keeps Ubuntu running" is registered'),
-        ("wsl-keepalive", {"task": Task(name="t", registered=False)}, "warn",
+        ("wsl-keepalive", {"task": KeepaliveTask(name="t", registered=False)}, "warn",
          'Windows has no task "t": after a boot nothing starts the distribution'),
-        ("wsl-keepalive", {"task": Task(name="t", registered=True, faults=("is disabled", "x"))},
+        ("wsl-keepalive",
+         {"task": KeepaliveTask(name="t", registered=True, faults=("is disabled", "x"))},
          "warn", 'the task "t" is disabled and x; register it anew'),
         ("wsl-keepalive", {"task": NOT_SEEN}, "skip", "only root"),
         ("wsl-cuda", {}, "ok", "/usr/lib/wsl/lib/libcuda.so.1"),
@@ -446,7 +447,7 @@ IDLE: Final = Key("general", "instanceidletimeout")
         ("wsl-cuda", {"cuda": "/lib/x86_64-linux-gnu/libcuda.so.1"}, "fail",
          "a Linux driver's, which finds no GPU under WSL; remove that package"),
         ("wsl-cuda", {"cuda": NOT_SEEN}, "skip", "only root"),
-        ("wsl-cuda", {"wslconfig": {Key("wsl2", "gpusupport"): "False"}}, "fail", "gpuSupport"),
+        ("wsl-cuda", {"wslconfig": {WslKey("wsl2", "gpusupport"): "False"}}, "fail", "gpuSupport"),
         ("wsl-cuda", {"wslconfig": NOT_SEEN}, "ok", "libcuda.so.1"),
     ],
 )  # fmt: skip
@@ -470,17 +471,17 @@ def test_windows_is_no_subject_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("seen", "verdict", "summary"),
     [
-        ({}, Verdict.OK, "13 ok, 1 skipped"),
-        ({"clock": Clock(9, 0)}, Verdict.WARN, "1 to look at, 12 ok, 1 skipped"),
+        ({}, CheckStatus.OK, "13 ok, 1 skipped"),
+        ({"clock": Clock(9, 0)}, CheckStatus.WARN, "1 to look at, 12 ok, 1 skipped"),
         (
             {"clock": Clock(9, 0), "gpu": GpuReading(GpuView.LOST, "it is lost")},
-            Verdict.FAIL,
+            CheckStatus.FAIL,
             "1 failed, 1 to look at, 9 ok, 3 skipped",
         ),
     ],
 )
 def test_the_worst_check_is_the_verdict(
-    seen: dict[str, Any], verdict: Verdict, summary: str
+    seen: dict[str, Any], verdict: CheckStatus, summary: str
 ) -> None:
     """What was skipped says nothing for or against a host."""
     found = examine(host(**seen))
@@ -531,7 +532,7 @@ def test_what_could_not_be_looked_at_fails_nothing(
             **dict.fromkeys(host_unseen, NOT_SEEN),
         )
     )
-    failed = {check.code for check in found.checks if check.verdict is Verdict.FAIL}
+    failed = {check.code for check in found.checks if check.verdict is CheckStatus.FAIL}
     assert failed <= {"manager", "lingering"}
     assert ("manager" in failed) == ("manager" in host_unseen)
     assert all(check.line.isprintable() for check in found.checks)
@@ -543,11 +544,11 @@ def test_every_complaint_says_what_would_help() -> None:
         manager=Unseen("none"),
         driver=Driver("1", "2", ()),
         clock=Clock(9, 0),
-        refused=(Refused("x", "no"),),
+        refused=(RefusedProfile("x", "no"),),
         subjects=(subject(port=PortUse(STRANGER), weights=place("tmpfs"), cache=DISK),),
         wsl=wsl(conf=NOT_SET, **MIRRORED),
         gpu=LOOK,
     )
     for check in examine(bad).checks:
-        complains = check.verdict in {Verdict.WARN, Verdict.FAIL}
+        complains = check.verdict in {CheckStatus.WARN, CheckStatus.FAIL}
         assert bool(check.remedy) == complains, check

@@ -20,11 +20,12 @@ from unit.cli.cli_runs import invoke
 from unit.managers.fake_supervisord import FakeSupervisord
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.doctor import look as looking
-from servicekit.doctor.look import Request, look
-from servicekit.doctor.view import Refused, Subject, Supervisor, Unseen, Wsl
-from servicekit.doctor.wsl import windows
-from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor import look_host, look_profile
+from servicekit.doctor.look import LIMIT, look
+from servicekit.doctor.look_windows import WslQuestions
+from servicekit.doctor.request import DoctorRequest
+from servicekit.doctor.view import Clock, ProfileView, RefusedProfile, SupervisorView, Unseen, Wsl
+from servicekit.doctor.wsl.conf import WslKey
 from servicekit.doctor.wsl.task import NAMESPACE
 from servicekit.host import procfs
 from servicekit.host.bounded import BoundedCalls, NoReplyError
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from machines.driver import Driver
 
-    from servicekit.doctor.view import Host
+    from servicekit.doctor.view import HostView
     from servicekit.profiles.model import Profile
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
@@ -84,9 +85,9 @@ class Wanted:
             directories=(),
         )
 
-    def request(self, *profiles: Profile, environ: Mapping[str, str] = os.environ) -> Request:
+    def request(self, *profiles: Profile, environ: Mapping[str, str] = os.environ) -> DoctorRequest:
         """Ask about these profiles, which are installed."""
-        return Request(
+        return DoctorRequest(
             places=self.places,
             environ=environ,
             manager=None,
@@ -96,7 +97,7 @@ class Wanted:
             installed={profile.name: self.manifest(profile) for profile in profiles},
         )
 
-    def look(self, request: Request) -> Host:
+    def look(self, request: DoctorRequest) -> HostView:
         """Look."""
         return look(request, self.told.append)
 
@@ -133,7 +134,7 @@ def server() -> Iterator[socket.socket]:
         yield listening
 
 
-def only(host: Host) -> Subject:
+def only(host: HostView) -> ProfileView:
     """Give the one profile that was looked at."""
     (subject,) = host.subjects
     return subject
@@ -146,7 +147,7 @@ def test_everything_is_looked_at_at_once_and_quickly(wanted: Wanted) -> None:
     """A real host answers in a moment; nobody is told to wait; what is unseen says why."""
     began = time.monotonic()
     host = wanted.look(wanted.request(plans.profile("demo")))
-    assert time.monotonic() - began < looking.LIMIT
+    assert time.monotonic() - began < LIMIT
     assert wanted.told == []
     assert host.account == ME
     assert host.manager == Unseen("nothing runs here")
@@ -170,7 +171,7 @@ def test_a_driver_that_hangs_costs_five_seconds_and_no_other_answer(
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     began = time.monotonic()
     host = wanted.look(wanted.request(plans.profile("demo"), environ=environ))
-    assert time.monotonic() - began < looking.LIMIT
+    assert time.monotonic() - began < LIMIT
     assert not isinstance(host.gpu, Unseen)
     assert host.gpu.view is GpuView.UNRESPONSIVE
     assert host.held == Unseen("no GPU can be asked")
@@ -184,7 +185,7 @@ def test_a_profile_that_cannot_be_planned_is_refused(wanted: Wanted, tmp_path: P
     host = wanted.look(wanted.request(plans.profile("demo")))
     assert host.subjects == ()
     (refused,) = host.refused
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedProfile)
     assert refused.name == "demo"
     assert "not a directory" in refused.why
 
@@ -196,9 +197,9 @@ def test_supervisord_tells_its_version(wanted: Wanted) -> None:
     """It is asked through its own interface; a refusal is no version."""
     fake = FakeSupervisord(wanted.home / "s.sock")
     manager = SupervisorManager(wanted.places, f"unix://{fake.path}")
-    request = Request(wanted.places, os.environ, manager, "", (), (), {})
+    request = DoctorRequest(wanted.places, os.environ, manager, "", (), (), {})
     try:
-        assert wanted.look(request).manager == Supervisor("4.3.0")
+        assert wanted.look(request).manager == SupervisorView("4.3.0")
     finally:
         fake.close()
     seen = wanted.look(request).manager
@@ -206,12 +207,21 @@ def test_supervisord_tells_its_version(wanted: Wanted) -> None:
     assert "cannot be reached" in seen.why
 
 
+class Configured:
+    """Files of systemd's configuration below one directory."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.roots = tuple(str(home / place) for place in ("etc", "usr"))
+
+    def __truediv__(self, path: str) -> Path:
+        return self.home / path
+
+
 @pytest.fixture
-def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Let systemd's configuration be looked for below one directory."""
-    places = tuple(str(tmp_path / place) for place in ("etc", "usr"))
-    monkeypatch.setattr(looking, "CONFIGURATION", places)
-    return tmp_path
+def configured(tmp_path: Path) -> Configured:
+    """Give a directory for systemd's configuration, with nothing in it."""
+    return Configured(tmp_path)
 
 
 def write(path: Path, text: str) -> None:
@@ -220,16 +230,16 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def test_a_configuration_is_read_as_systemd_reads_it(configured: Path) -> None:
+def test_a_configuration_is_read_as_systemd_reads_it(configured: Configured) -> None:
     """One main file, the strongest; drop-ins by name, a weaker namesake hidden."""
     write(configured / "usr/systemd/x.conf", "[X]\nA=weak\n")
-    assert looking._configuration("x.conf") == ("[X]\nA=weak\n",)
+    assert look_host.configuration("x.conf", configured.roots) == ("[X]\nA=weak\n",)
     write(configured / "etc/systemd/x.conf", "[X]\nA=main\n")
     write(configured / "usr/systemd/x.conf.d/10-a.conf", "[X]\nA=hidden\n")
     write(configured / "etc/systemd/x.conf.d/10-a.conf", "[X]\nA=ten\n")
     write(configured / "usr/systemd/x.conf.d/05-b.conf", "[X]\nA=five\n")
     write(configured / "usr/systemd/x.conf.d/README", "[X]\nA=no\n")
-    texts = looking._configuration("x.conf")
+    texts = look_host.configuration("x.conf", configured.roots)
     assert [text.partition("A=")[2].strip() for text in texts] == ["main", "five", "ten"]
 
 
@@ -243,35 +253,36 @@ def test_a_configuration_is_read_as_systemd_reads_it(configured: Path) -> None:
         (f"KillUserProcesses=yes\nKillOnlyUsers=somebody {ME}", True),
     ],
 )
-def test_logind_kills_whom_it_is_told_to(said: str, kills: bool, configured: Path) -> None:  # noqa: FBT001 - a column of a table
+def test_logind_kills_whom_it_is_told_to(said: str, kills: bool, configured: Configured) -> None:  # noqa: FBT001 - a column of a table
     """Accounts can be named, and root is spared unless something else is said."""
     spared = "" if "Exclude" in said else "\nKillExcludeUsers=nobody"
     write(configured / "etc/systemd/logind.conf", f"[Login]\n{said}{spared}\n")
-    assert looking._logins(ME).kills is kills
+    assert look_host.logins(ME, configured.roots).kills is kills
 
 
-def test_root_is_spared_unless_something_else_is_said(configured: Path) -> None:
+def test_root_is_spared_unless_something_else_is_said(configured: Configured) -> None:
     """That is logind's own default."""
     write(configured / "etc/systemd/logind.conf", "[Login]\nKillUserProcesses=yes\n")
-    assert not looking._logins("root").kills
-    assert looking._logins("ada").kills
+    assert not look_host.logins("root", configured.roots).kills
+    assert look_host.logins("ada", configured.roots).kills
 
 
-def test_the_journals_limits_are_read(configured: Path) -> None:
+def test_the_journals_limits_are_read(configured: Configured) -> None:
     """Its defaults where nothing is said, no limit where there is a zero."""
-    assert (looking._journal().interval, looking._journal().burst) == (30.0, 10000)
+    usual = look_host.journal(configured.roots)
+    assert (usual.interval, usual.burst) == (30.0, 10000)
     text = "[Journal]\nStorage=none\nRateLimitIntervalSec=0\nRateLimitBurst=many\nSystemMaxUse=1G"
     write(configured / "etc/systemd/journald.conf", text)
-    found = looking._journal()
+    found = look_host.journal(configured.roots)
     assert (found.storage, found.interval, found.burst, found.most) == ("none", 0.0, 0, 1 << 30)
 
 
 def test_containers_are_roots_affair() -> None:
     """Without root it is said that only root may look."""
     with pytest.raises(NoReplyError, match="only root"):
-        looking._containers(root=False)
+        look_host.containers(root=False)
     if os.geteuid() == 0:
-        assert looking._containers(root=True) == ()
+        assert look_host.containers(root=True) == ()
 
 
 # The GPU.
@@ -316,7 +327,7 @@ def test_the_kernels_log_is_read_from_its_beginning() -> None:
     def is_found() -> bool:
         # The kernel drops what programs write to its log when that is too much.
         Path("/dev/kmsg").write_text(f"{RECORD}\n", encoding="utf-8")
-        seen = looking._kernel_buffer().seen
+        seen = look_host.kernel_buffer().seen
         return any((xid.code, xid.gpu) == (63, "0000:5f:00") for xid in seen)
 
     wait_until(is_found, 10, "the kernel's log has the report")
@@ -342,41 +353,46 @@ def test_where_the_kernels_log_is_closed_the_journal_is_asked(
     tools: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who may read the journal needs no root; who may read neither, or has neither, is told so."""
-    monkeypatch.setattr(looking, "KERNEL_LOG", str(tools))  # what root cannot read, either
+    closed = str(tools)  # what root cannot read, either
     tool(tools, "journalctl", f"echo boot; echo '{RECORD.removeprefix('<3>')}'")
-    found = asyncio.run(looking._xids())
+    found = asyncio.run(look_host.xids(closed))
     assert [xid.code for xid in found.seen] == [63]
     assert found.whole
     for script in ("exit 1", "echo no >&2; exit 1"):
         tool(tools, "journalctl", script)
         with pytest.raises(NoReplyError, match="may only be read by root, or in group"):
-            asyncio.run(looking._xids())
+            asyncio.run(look_host.xids(closed))
     (tools / "journalctl").unlink()
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(NoReplyError, match="may only be read by root"):
-        asyncio.run(looking._xids())
-    monkeypatch.setattr(looking, "KERNEL_LOG", "/none")
+        asyncio.run(look_host.xids(closed))
     with pytest.raises(NoReplyError, match="no kernel's log here"):
-        asyncio.run(looking._xids())
+        asyncio.run(look_host.xids("/none"))
 
 
 # The machine.
 
 
-def test_clocks_are_compared(tools: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_clocks_are_compared(tools: Path) -> None:
     """What systemd wrote down at its start shows by how much the wall clock was set since."""
-    monkeypatch.setattr(looking, "SYSTEMD_RUNS", tmp_path)
-    began = (ledger.now() - timedelta(seconds=1000 + 3600)).strftime("%a %F %T UTC")
-    since = int((time.monotonic() - 1000) * 1e6)
-    tool(tools, "systemctl", f"echo 'UserspaceTimestamp={began}'\n"
+    up, asleep = 5000.0, 60.0
+
+    def clock(*, systemd: bool = True) -> Clock:
+        question = look_host.clock(
+            systemd=systemd, monotonic=lambda: up, boottime=lambda: up + asleep
+        )
+        return asyncio.run(question)
+
+    began = ledger.now() - timedelta(seconds=1000 + asleep + 3600)
+    since = int((up - 1000) * 1e6)
+    tool(tools, "systemctl", f"echo 'UserspaceTimestamp={began:%a %F %T UTC}'\n"
          f"echo UserspaceTimestampMonotonic={since}")  # fmt: skip
-    found = asyncio.run(looking._clock())
-    assert found.stepped is not None
-    assert found.stepped + found.suspended == pytest.approx(3600, abs=5)
+    found = clock()
+    assert found.suspended == asleep
+    assert found.stepped == pytest.approx(3600, abs=5)
     tool(tools, "systemctl", "echo UserspaceTimestamp=n/a")
-    assert asyncio.run(looking._clock()).stepped is None
-    monkeypatch.setattr(looking, "SYSTEMD_RUNS", tmp_path / "none")
-    assert asyncio.run(looking._clock()).stepped is None
+    assert clock().stepped is None
+    assert clock(systemd=False).stepped is None
 
 
 def test_shared_memory_is_used_or_left_behind() -> None:
@@ -386,7 +402,7 @@ def test_shared_memory_is_used_or_left_behind() -> None:
 
     def seen() -> dict[str, bool | None]:
         root = os.geteuid() == 0
-        return {file.name: file.used for file in looking._shared(root=root) if file.size == 4096}
+        return {file.name: file.used for file in look_host.shared(root=root) if file.size == 4096}
 
     try:
         other.write_bytes(bytes(4096))
@@ -411,7 +427,7 @@ def test_a_path_that_is_not_there_is_where_its_parent_is(tmp_path: Path) -> None
     """A cache that was never used will be on its parent's file system."""
     link = tmp_path / "link"
     link.symlink_to("/dev/shm")  # noqa: S108 - a file system in memory, on any host
-    found = looking._place(PurePosixPath(link / "not/there"))
+    found = look_profile.place_of(PurePosixPath(link / "not/there"))
     assert (found.kind, found.mount) == ("tmpfs", PurePosixPath("/dev/shm"))  # noqa: S108 - as above
     assert found.free > 0
 
@@ -421,13 +437,13 @@ def test_a_port_is_free_held_or_our_own(wanted: Wanted, server: socket.socket) -
     port = server.getsockname()[1]
     profile = plans.profile("demo", port=port)
     request = wanted.request(profile)
-    held = looking._port(profile, request)
+    held = look_profile.port_use(profile, request)
     assert held.holder is not None
     assert (held.holder.pid, held.own) == (os.getpid(), False)
     wanted.publish(profile, os.getpid())
-    assert looking._port(profile, request).own
+    assert look_profile.port_use(profile, request).own
     server.close()
-    assert looking._port(profile, request).holder is None
+    assert look_profile.port_use(profile, request).holder is None
 
 
 def record(path: Path, run: str, cause: Cause, age: timedelta) -> None:
@@ -441,14 +457,14 @@ def record(path: Path, run: str, cause: Cause, age: timedelta) -> None:
 def test_runs_that_the_host_cut_off_are_counted(tmp_path: Path) -> None:
     """Only of late, and only those that say something of the host."""
     path = tmp_path / "history.jsonl"
-    assert looking._cut_off(path) == {}
+    assert look_profile.cut_off(path) == {}
     day = timedelta(days=1)
     record(path, "a", Cause.IDLE_KILL, day)
     record(path, "b", Cause.IDLE_KILL, 2 * day)
     record(path, "c", Cause.HUNG, day)
     record(path, "d", Cause.POWER_LOSS, 30 * day)
     record(path, "e", Cause.SUSPEND, day)
-    assert looking._cut_off(path) == {Cause.IDLE_KILL: 2, Cause.SUSPEND: 1}
+    assert look_profile.cut_off(path) == {Cause.IDLE_KILL: 2, Cause.SUSPEND: 1}
 
 
 def test_weights_are_looked_for_where_the_engine_will(wanted: Wanted) -> None:
@@ -476,24 +492,21 @@ def test_a_model_in_a_directory_has_the_size_of_its_files(wanted: Wanted, tmp_pa
 # Windows.
 
 
-def asked(environ: Mapping[str, str]) -> Wsl:
+def asked(environ: Mapping[str, str], wsl_conf: Path) -> Wsl:
     """Ask about Windows."""
 
     async def ask() -> Wsl:
         board = BoundedCalls(10)
-        questions = looking._AskedWsl(board, environ)
+        questions = WslQuestions(board, environ, wsl_conf)
         await board.settle(lambda _: None)
         return questions.seen()
 
     return asyncio.run(ask())
 
 
-def test_windows_is_seen_from_inside(
-    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_windows_is_seen_from_inside(tmp_path: Path, tools: Path) -> None:
     """Both files, what WSL says of itself, and the task that Windows has."""
     write(tmp_path / "wsl.conf", f"[boot]\nsystemd=true\n[automount]\nroot={tmp_path}/mnt\n")
-    monkeypatch.setattr(windows, "WSL_CONF", tmp_path / "wsl.conf")
     config = tmp_path / "mnt/c/Users/ada/.wslconfig"
     write(config, "")
     config.write_bytes("[wsl2]\r\nvmIdleTimeout=-1\r\n".encode("utf-16"))
@@ -501,34 +514,31 @@ def test_windows_is_seen_from_inside(
     system.mkdir(parents=True)
     tool(system, "schtasks.exe", f"""echo '<Task xmlns="{NAMESPACE}"/>'""")
     tool(tools, "wslinfo", '[ "$1" = --networking-mode ] && echo nat')
-    seen = asked({"WSL_DISTRO_NAME": "Debian"})
+    seen = asked({"WSL_DISTRO_NAME": "Debian"}, tmp_path / "wsl.conf")
     assert seen.networking == "nat"
     assert not isinstance(seen.conf, Unseen)
-    assert seen.conf[Key("boot", "systemd")] == "true"
-    assert seen.wslconfig == {Key("wsl2", "vmidletimeout"): "-1"}
+    assert seen.conf[WslKey("boot", "systemd")] == "true"
+    assert seen.wslconfig == {WslKey("wsl2", "vmidletimeout"): "-1"}
     assert not isinstance(seen.task, Unseen)
     assert seen.task.registered
     assert "does not start at logon" in seen.task.faults
     config.unlink()
-    assert asked({"WSL_DISTRO_NAME": "Debian"}).wslconfig == {}
+    assert asked({"WSL_DISTRO_NAME": "Debian"}, tmp_path / "wsl.conf").wslconfig == {}
     tool(system, "schtasks.exe", "echo 'ERROR: no such task' >&2; exit 1")
-    seen = asked({"WSL_DISTRO_NAME": "Debian"})
+    seen = asked({"WSL_DISTRO_NAME": "Debian"}, tmp_path / "wsl.conf")
     assert not isinstance(seen.task, Unseen)
     assert (seen.task.name, seen.task.registered) == ("servicekit keeps Debian running", False)
     tool(system, "schtasks.exe", "echo what")
-    seen = asked({"WSL_DISTRO_NAME": "Debian"})
+    seen = asked({"WSL_DISTRO_NAME": "Debian"}, tmp_path / "wsl.conf")
     assert isinstance(seen.task, Unseen)
     assert "cannot be read" in seen.task.why
 
 
-def test_where_windows_is_out_of_reach_each_thing_says_so(
-    tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_windows_is_out_of_reach_each_thing_says_so(tmp_path: Path, tools: Path) -> None:
     """Interop may be switched off, and drives need not be mounted."""
-    monkeypatch.setattr(windows, "WSL_CONF", tmp_path / "wsl.conf")
     write(tmp_path / "wsl.conf", f"[automount]\nroot={tmp_path}/mnt\n")
     tool(tools, "wslinfo", "exit 1")
-    seen = asked({"WSL_DISTRO_NAME": "Debian"})
+    seen = asked({"WSL_DISTRO_NAME": "Debian"}, tmp_path / "wsl.conf")
     whys = {
         name: value.why
         for name in ("wslconfig", "networking", "task")
@@ -538,7 +548,7 @@ def test_where_windows_is_out_of_reach_each_thing_says_so(
     assert whys["task"] == '"schtasks.exe" is not here'
     assert whys["networking"] == '"wslinfo" does not tell the networking mode'
     (tmp_path / "wsl.conf").unlink()
-    assert asked({}).conf == {}
+    assert asked({}, tmp_path / "wsl.conf").conf == {}
 
 
 # The command.

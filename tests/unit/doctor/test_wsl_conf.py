@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from servicekit.doctor.wsl.conf import Key, decode, encode, merge, read
+from servicekit.doctor.wsl.conf import WslKey, decode, encode, merge, read
 from servicekit.doctor.wsl.wanted import ALL, WSL_CONF, WSLCONFIG, merged
 
-MEMORY = Key("wsl2", "memory")
-IDLE = Key("general", "instanceIdleTimeout")
-MODE = Key("wsl2", "networkingMode")
-OLD_MODE = Key("experimental", "networkingMode")
+MEMORY = WslKey("wsl2", "memory")
+IDLE = WslKey("general", "instanceIdleTimeout")
+MODE = WslKey("wsl2", "networkingMode")
+OLD_MODE = WslKey("experimental", "networkingMode")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_file_says_what_wsl_takes_from_it(text: str, value: str | None) -> Non
     ],
 )  # fmt: skip
 def test_a_setting_is_changed_where_it_is_or_added_where_its_section_ends(
-    before: str, key: Key, value: str, after: str
+    before: str, key: WslKey, value: str, after: str
 ) -> None:
     """Its line keeps its indentation and its comment, the file its kind of line breaks."""
     assert merge(before, key, value) == after
@@ -85,15 +85,15 @@ PIECES = st.sampled_from(
     ]
 )
 FILES = st.lists(PIECES, max_size=30).map("".join)
-KEYS = st.sampled_from([MEMORY, IDLE, MODE, Key("boot", "systemd")])
+KEYS = st.sampled_from([MEMORY, IDLE, MODE, WslKey("boot", "systemd")])
 VALUES = st.sampled_from(["-1", "true", "nat", "disabled", "24GB"])
 
 
 @given(FILES, KEYS, VALUES)
 @example("[wsl2]\nmemory=1\\", MEMORY, "2")
-@example("[boot]\\\n", Key("boot", "systemd"), "true")
+@example("[boot]\\\n", WslKey("boot", "systemd"), "true")
 @example("[wsl2]\nmemory=1\\", IDLE, "-1")
-def test_whatever_is_there_the_setting_is_read_back(text: str, key: Key, value: str) -> None:
+def test_whatever_is_there_the_setting_is_read_back(text: str, key: WslKey, value: str) -> None:
     """After a merge WSL takes the new value, and takes of every other key what it took before."""
     before, after = read(text), read(merge(text, key, value))
     assert after.get(key.folded) == value
@@ -103,7 +103,7 @@ def test_whatever_is_there_the_setting_is_read_back(text: str, key: Key, value: 
 
 
 @given(FILES, KEYS, VALUES)
-def test_nothing_but_one_value_or_one_line_is_touched(text: str, key: Key, value: str) -> None:
+def test_nothing_but_one_value_or_one_line_is_touched(text: str, key: WslKey, value: str) -> None:
     """What is cut out of the old file and put into the new one is one value, or one new line."""
     new = merge(text, key, value)
     begin = next((i for i, (a, b) in enumerate(zip(text, new, strict=False)) if a != b), len(text))
@@ -118,7 +118,7 @@ def test_nothing_but_one_value_or_one_line_is_touched(text: str, key: Key, value
 
 
 @given(FILES, KEYS, VALUES)
-def test_a_second_merge_changes_nothing(text: str, key: Key, value: str) -> None:
+def test_a_second_merge_changes_nothing(text: str, key: WslKey, value: str) -> None:
     """Rendering what was rendered gives the same file."""
     once = merge(text, key, value)
     assert merge(once, key, value) == once

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 from unit.cli.cli_runs import invoke, refused, said
 
-from servicekit.doctor.wsl import windows
-from servicekit.doctor.wsl.conf import Key
+from servicekit.doctor.wsl.conf import WslKey
 from servicekit.doctor.wsl.task import FILE
-from servicekit.doctor.wsl.windows import Windows, distribution, windows_path
+from servicekit.doctor.wsl.windows import Windows, distribution, windows, windows_path
 from servicekit.host.bounded import NoReplyError
 
 if TYPE_CHECKING:
@@ -178,13 +177,14 @@ def test_outside_of_wsl_everything_must_be_named(
     """Where there is no Windows, each thing that is not found is said with its option."""
     monkeypatch.delenv("WSL_DISTRO_NAME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(windows, "WSL_CONF", tmp_path / "wsl.conf")
-    (tmp_path / "wsl.conf").write_text(f"[automount]\nroot={tmp_path}\n", encoding="utf-8")
-    error = refused("wsl", "render")
+    own = tmp_path / "wsl.conf"
+    own.write_text(f"[automount]\nroot={tmp_path}\n", encoding="utf-8")
+    render = ("wsl", "render", "--wsl-conf", own)
+    error = refused(*render)
     assert "name your .wslconfig with --wslconfig FILE" in error
-    error = refused("wsl", "render", "--wslconfig", "/dev/null")
+    error = refused(*render, "--wslconfig", "/dev/null")
     assert '"wslpath" is not here; say it with --distribution NAME' in error
-    error = refused("wsl", "render", "--wslconfig", "/dev/null", "--distribution", "Ubuntu")
+    error = refused(*render, "--wslconfig", "/dev/null", "--distribution", "Ubuntu")
     assert '"whoami.exe" is not here; say it with --account NAME' in error
 
 
@@ -196,10 +196,10 @@ def test_inside_wsl_everything_is_found(
     pc.program("Windows/System32/whoami.exe", r"printf 'pc\\ada\r\n'")
     pc.program("Program Files/WSL/wslg.exe", "")
     monkeypatch.setenv("WSL_DISTRO_NAME", "Debian")
-    monkeypatch.setattr(windows, "WSL_CONF", tmp_path / "wsl.conf")
-    (tmp_path / "wsl.conf").write_text(f"[automount]\nroot = {pc.windows.root}\n")
+    own = tmp_path / "wsl.conf"
+    own.write_text(f"[automount]\nroot = {pc.windows.root}\n")
     out = pc.users / "ada/servicekit"
-    text = said("wsl", "render", "--out", out)
+    text = said("wsl", "render", "--wsl-conf", own, "--out", out)
     assert (out / ".wslconfig").read_bytes().startswith(b"[wsl2]\r\nmemory=8GB\r\nvmIdle")
     assert (out / "wsl.conf").read_text().startswith(f"[automount]\nroot = {pc.windows.root}\n")
     task = (out / FILE).read_bytes().decode("utf-16")
@@ -208,14 +208,11 @@ def test_inside_wsl_everything_is_found(
     assert rf"-LiteralPath 'C:\Users\ada\servicekit\{FILE}'" in text
 
 
-def test_an_older_wsl_gets_the_client_that_it_has(
-    pc: Pc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_older_wsl_gets_the_client_that_it_has(pc: Pc, tmp_path: Path) -> None:
     """Without wslg.exe the task runs wsl.exe, and it is said that it shows a window."""
     conf = tmp_path / "wsl.conf"
     conf.write_text(f"[automount]\nroot={pc.windows.root}\n")
-    monkeypatch.setattr(windows, "WSL_CONF", conf)
-    done = invoke("wsl", "render", "--wslconfig", "/dev/null", *NAMED)
+    done = invoke("wsl", "render", "--wsl-conf", conf, "--wslconfig", "/dev/null", *NAMED)
     assert "the task shows a console window" in done.err
     assert r"%SystemRoot%\System32\wsl.exe" in done.out
 
@@ -237,9 +234,9 @@ def test_the_home_is_the_one_that_may_be_written(pc: Pc) -> None:
 
 def test_windows_drives_are_where_wsl_conf_mounts_them() -> None:
     """`[automount] root` moves them; an empty one moves nothing."""
-    assert windows.windows({}).drive == Path("/mnt/c")
-    assert windows.windows({Key("automount", "root"): ""}).drive == Path("/mnt/c")
-    assert windows.windows({Key("automount", "root"): "/windows/"}).drive == Path("/windows/c")
+    assert windows({}).drive == Path("/mnt/c")
+    assert windows({WslKey("automount", "root"): ""}).drive == Path("/mnt/c")
+    assert windows({WslKey("automount", "root"): "/windows/"}).drive == Path("/windows/c")
 
 
 def test_a_program_of_windows_that_is_mute_is_no_answer(pc: Pc) -> None:

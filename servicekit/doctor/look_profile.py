@@ -1,0 +1,157 @@
+"""Questions about one profile: its engine, weights, disk, port and history. Reads only."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from servicekit.diagnosis.causes import Cause
+from servicekit.doctor import texts, view
+from servicekit.doctor.asking import after, seen_or_not
+from servicekit.doctor.look_host import engines, text_of
+from servicekit.doctor.view import ProfileView, RefusedProfile
+from servicekit.engines import versions
+from servicekit.errors import UserError
+from servicekit.host import procfs
+from servicekit.host.bounded import NoReplyError, call
+from servicekit.install.installation import look_around
+from servicekit.install.rootfs import Tree
+from servicekit.models import weights
+from servicekit.models.hub_cache import Repository
+from servicekit.places import Scope
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.host import ends_with_session
+from servicekit.service.missing import missing
+from servicekit.service.plan import hub_cache, make_plan
+from servicekit.watchdog import history, ledger
+from servicekit.watchdog.engine import Census, port_holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from servicekit.doctor.request import DoctorRequest
+    from servicekit.doctor.view import Unseen
+    from servicekit.host.bounded import BoundedCalls, Pending
+    from servicekit.host.gpu import GpuReading
+    from servicekit.install.installation import Order
+    from servicekit.profiles.model import Profile
+    from servicekit.service.plan import Plan
+
+REMEMBERED: Final = timedelta(days=14)  # how far back a profile's history is read
+# Endings that tell about the host and not about the engine.
+CUT_OFF: Final = (Cause.IDLE_KILL, Cause.SUSPEND, Cause.POWER_LOSS)
+
+T = TypeVar("T")
+
+
+class ProfileQuestions:
+    """The questions about one profile; all but the first need its plan."""
+
+    def __init__(self, board: BoundedCalls, order: Order, request: DoctorRequest) -> None:
+        self._order = order
+        self._installed = order.profile.name in request.installed
+        about = f'profile "{order.profile.name}"'
+
+        def then(function: Callable[[Plan], T]) -> Pending[T]:
+            return board.ask(about, after(self._plan, function))
+
+        self._survey = board.ask(about, call(lambda: look_around(order, Tree())))
+        self._plan = board.ask(
+            about, after(self._survey, lambda found: make_plan(order.profile, found.host))
+        )
+        self._engine = then(lambda plan: versions.look(plan.profile.engine, plan.host.executable))
+        self._models = then(models_of)
+        self._cache = then(lambda plan: place_of(plan.host.places.cache))
+        self._weights = then(lambda plan: place_of(_home(plan)))
+        self._port = board.ask(about, call(lambda: port_use(order.profile, request)))
+        path = Path(request.places.ledger(order.profile.name))
+        self._cut_off = board.ask(about, call(lambda: cut_off(path)))
+
+    def seen(self, gpu: GpuReading | Unseen) -> ProfileView | RefusedProfile:
+        """Give what was found; a profile without a plan counts as one that cannot run."""
+        try:
+            survey, plan = self._survey.answer(), self._plan.answer()
+        except (NoReplyError, UserError) as error:
+            return RefusedProfile(self._order.profile.name, str(error))
+        # What the install says of lingering is a line of its own here.
+        own = self._order.manager is ManagerName.SYSTEMD and self._order.places.scope is Scope.USER
+        elsewhere = set(ends_with_session()) if own else set()
+        return ProfileView(
+            profile=self._order.profile,
+            plan=plan,
+            installed=self._installed,
+            missing=survey.missing,
+            obstacles=tuple(said for said in survey.warnings if said not in elsewhere),
+            engine=seen_or_not(self._engine),
+            models=seen_or_not(self._models),
+            cache=seen_or_not(self._cache),
+            weights=seen_or_not(self._weights),
+            port=seen_or_not(self._port),
+            interruptions=seen_or_not(self._cut_off),
+            gpu=gpu,
+        )
+
+
+def models_of(plan: Plan) -> view.Models:
+    """Look for a profile's weights; raises `PermissionError` where they may not be looked at."""
+    profile, model = plan.profile, Path(plan.host.model)
+    cache = Path(hub_cache(profile, plan.host.places))
+    needs = weights.needs(profile)
+    here = [Repository(cache, need.repo).listing(need.revision) for need in needs]
+    sizes = [one.size for one in here if one is not None]
+    if model.is_absolute() and model.exists():
+        files = model.rglob("*") if model.is_dir() else [model]
+        sizes.append(sum(file.stat().st_size for file in files if file.is_file()))
+    return view.Models(
+        names=tuple(need.repo for need in needs) or (str(model),),
+        size=sum(sizes) if sizes else None,
+        missing=missing(profile, plan.host.places),
+    )
+
+
+def _home(plan: Plan) -> PurePosixPath:
+    """Name the directory where a profile's model is or, when it is the hub's, will be."""
+    model = PurePosixPath(plan.host.model)
+    return model.parent if model.is_absolute() else hub_cache(plan.profile, plan.host.places)
+
+
+def place_of(path: PurePosixPath) -> view.Place:
+    """Find what a path is on; one that is not there yet will be where its parent is."""
+    here = Path(path)
+    while not here.exists():
+        here = here.parent
+    real = PurePosixPath(os.path.realpath(here))
+    mount = texts.mount_of(real, texts.mounts(text_of("/proc/self/mountinfo")))
+    about = os.statvfs(real)
+    return view.Place(
+        path=path,
+        kind=mount.kind if mount else "an unknown file system",
+        mount=mount.at if mount else PurePosixPath("/"),
+        free=about.f_bavail * about.f_frsize,
+    )
+
+
+def port_use(profile: Profile, request: DoctorRequest) -> view.PortUse:
+    """Find who listens on the profile's port."""
+    holder = port_holder(profile.host, profile.port, None, Census())
+    if holder is None or holder.process is None:
+        return view.PortUse(None)
+    processes = engines(request, procfs.snapshot())
+    ours = {pid for pid, name in processes.items() if name == profile.name}
+    process = holder.process
+    # Without root it is only known whose process it is.
+    hidden = process.pid == 0 and process.user in {procfs.user(pid) for pid in ours}
+    return view.PortUse(process, own=process.pid in ours or hidden)
+
+
+def cut_off(path: Path) -> dict[Cause, int]:
+    """Count a profile's runs of late that the host cut off."""
+    since = ledger.now() - REMEMBERED
+    try:
+        records = ledger.read(path)
+    except UserError as error:
+        raise NoReplyError(error.message, remedy=error.hint) from None
+    causes = [run.cause for run in history.runs(records) if run.began >= since]
+    return {cause: count for cause in CUT_OFF if (count := causes.count(cause))}
