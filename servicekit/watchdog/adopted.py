@@ -1,9 +1,9 @@
-"""Kin: processes of ours that nothing about themselves tells, remembered from run to run. Disk.
+"""Adopted processes, remembered from run to run. Disk.
 
-Where no control group holds an engine together, what has left its session and thrown its
-environment away is known as ours only because it became our child. When we are killed that is lost.
-So each such process is written down while it lives, by pid and start time, for the next run to end
-it. Engines that are well have none, and then there is no file.
+Where no control group holds an engine together, a process that has left its session and cleared its
+environment is known as ours only because it became our child. That is lost when the watchdog is
+killed. So each such process is written down while it lives, by pid and start time, for the next run
+to end it. Healthy engines have none, and then there is no file.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class AdoptedProcesses:
 
     def __init__(self, path: Path, *, boot_id: str, pid1_started: int) -> None:
         self._path = path
+        with suppress(OSError):  # the name that version 0.1 gave it
+            path.with_name("kin.json").rename(path)
         self._of = {"boot_id": boot_id, "pid1_started": pid1_started}
         self.known = self._written = self._read()
         """Those of earlier runs, alive or not."""

@@ -1,38 +1,35 @@
-"""`servicekit watch`: one run of one profile, from the ledger's say to the exit code.
+"""`servicekit watch`: one run of one profile, from what the ledger says to the exit code.
 
-The place where the watchdog is put together: everything that touches the world is made here, behind
-the loop's `World`. It decides nothing that `state` could decide.
+The watchdog is assembled here: everything that acts on the host is behind the loop's `World`. It
+decides nothing that `state` could decide, and reports through `reporter`, which cannot end it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import time
 from contextlib import AsyncExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
-from servicekit.host import cgroups, procfs
+from servicekit.host import cgroups
 from servicekit.host.shared_memory import SharedMemory
-from servicekit.log import Priority, Redactor, open_events
-from servicekit.places import Scope, spelt
+from servicekit.log import Priority, open_events
+from servicekit.places import Scope
 from servicekit.profiles import credentials
-from servicekit.service.installed import pool_drift
-from servicekit.text import printable
 from servicekit.watchdog import evidence, history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
+from servicekit.watchdog.ending import fault_of
 from servicekit.watchdog.engine import (
     Activity,
     Census,
     EngineProcess,
-    LineSplitter,
     Marker,
     become_subreaper,
     delegated_cgroup,
@@ -58,14 +55,14 @@ from servicekit.watchdog.events import (
 )
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
-from servicekit.watchdog.publish import Notifier, State, write_state
+from servicekit.watchdog.publish import Notifier
+from servicekit.watchdog.reporter import Reporter
 from servicekit.watchdog.survey import Surveyor
-from servicekit.watchdog.view import Published, view
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from servicekit.engines.base import Contexts, Counters
+    from servicekit.engines.base import Counters
     from servicekit.host.facts import Process
     from servicekit.service.installed import InstalledPlan
     from servicekit.watchdog.engine import PortHolder
@@ -82,14 +79,8 @@ VRAM_STEP: Final = 64
 READ_SIZE: Final = 1 << 16
 LAST_READS: Final = 64
 """Reads of a dead engine's output: more than its pipe holds."""
-FLUSH: Final = 2.0
-"""Seconds that a slow reader of our lines is waited for at the end."""
-STATUS_EVERY: Final = 1.0
-"""Seconds between status lines of a start."""
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
-FIGURES: Final = re.compile(r"\d+")
-UP: Final = frozenset({RunPhase.SERVING, RunPhase.DEGRADED})
 
 
 def watch(plan: InstalledPlan) -> ExitCode:
@@ -107,18 +98,28 @@ def watch(plan: InstalledPlan) -> ExitCode:
 class Watchdog:
     """One run: the loop's `World`, and what posts events to the loop."""
 
-    def __init__(self, plan: InstalledPlan, secrets: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        plan: InstalledPlan,
+        secrets: Mapping[str, str],
+        *,
+        reporter: Callable[..., Reporter] = Reporter,
+    ) -> None:
         profile, places = plan.profile, plan.places
         self._profile, self._places, self._secrets = profile, places, secrets
-        self._kv_tokens = plan.kv_tokens
         self._id = os.environ.get("INVOCATION_ID") or uuid4().hex
-        self._notifier = Notifier()
-        self._redact = Redactor(secrets.values())
-        fields = {"profile": profile.name, "run": self._id}
-        self._events = open_events(fields, os.environ)
         self._boot_id = evidence.boot_id()
-        self._ledger = Ledger(
-            Path(places.ledger(profile.name)), boot_id=self._boot_id, run=self._id
+        fields = {"profile": profile.name, "run": self._id}
+        path = Path(places.ledger(profile.name))
+        book = Ledger(path, boot_id=self._boot_id, run=self._id)
+        self._ledger = path
+        self.reporter = reporter(
+            plan,
+            secrets.values(),
+            run=self._id,
+            book=book,
+            events=open_events(fields, os.environ),
+            notifier=Notifier(),
         )
         become_subreaper()
         self._delegated = delegated_cgroup()
@@ -126,34 +127,29 @@ class Watchdog:
         self._marker = Marker(profile.name, self._id, str(places.state / profile.name))
         self._shared = SharedMemory(self._census.memory)
         self._engine: EngineProcess | None = None
-        self._lines = LineSplitter()
         self._closing = AsyncExitStack()
+        # Counted two surveys ago, and at the last: what is older explains no end of now.
         self._ooms = [evidence.oom_kills(cgroups.own())] * 2
-        """Counted two looks ago, and at the last: what is older explains no end of now."""
         self._ooms_at = time.monotonic()
         self._policy = Policy.of(profile, on_wsl=evidence.on_wsl())
-        kin = None
+        adopted = None
         if self._delegated is None:
-            path = self._ledger.path.with_name("kin.json")
-            kin = AdoptedProcesses(
-                path, boot_id=self._boot_id, pid1_started=evidence.pid1_started()
+            adopted = AdoptedProcesses(
+                path.with_name("adopted.json"),
+                boot_id=self._boot_id,
+                pid1_started=evidence.pid1_started(),
             )
-        self._surveyor = Surveyor(profile, self._marker, self._census, self._delegated, kin=kin)
+        self._surveyor = Surveyor(
+            profile, self._marker, self._census, self._delegated, adopted=adopted
+        )
         self._loop = Loop(self._policy, self)
-        self._launched_at = 0.0
-        self._ready_seconds: float | None = None
-        self._since = ledger.now()
-        self._stale = False
-        """What is published last could not be written."""
-        self._restarts = 0
-        self._eta: float | None = None
         self._parent = os.getppid()
         if "SUPERVISOR_ENABLED" in os.environ:
             # Its next supervisord would start a second watchdog, again and again, beside this one.
             stop_with(self._parent)
         self._stops: set[asyncio.Task[None]] = set()
         self._swept: set[tuple[int, int]] = set()
-        """What was left behind and has been told of, by pid and start time."""
+        """Orphans that were logged, by pid and start time."""
 
     async def run(self) -> ExitCode:
         """Run to a proven end; a bug of ours still leaves nothing alive behind."""
@@ -169,7 +165,7 @@ class Watchdog:
             return await self._loop.run(self._started())
         except Exception:
             self.kill()
-            self._note(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
+            self.reporter.note(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
             raise
         finally:
             for task in watching:
@@ -179,30 +175,33 @@ class Watchdog:
             await self._closing.aclose()
             if self._engine is not None:
                 self._engine.close()
-            self._ledger.close()
-            self._events.close(FLUSH)
-            self._notifier.close()
+            self.reporter.close()
 
     def _started(self) -> Started:
         """Conclude from the ledger how this run begins, and write what the last one could not."""
-        records = ledger.read(self._ledger.path)
+        report, records = self.reporter, ledger.read(self._ledger)
+        pid1_started = evidence.pid1_started()
         cut_off = history.unfinished(
             records,
             boot_id=self._boot_id,
-            pid1_started=evidence.pid1_started(),
+            pid1_started=pid1_started,
             on_wsl=self._policy.on_wsl,
         )
         if cut_off is not None:
             run, fault = cut_off
-            self._note(Kind.FAULT, run=run, cause=fault.cause, sentence=fault.sentence)
-            records = ledger.read(self._ledger.path)
-            self._say(f"the run before has no ending: {fault.sentence}", Priority.WARNING, fault)
+            report.note(Kind.FAULT, run=run, cause=fault.cause, sentence=fault.sentence)
+            records = ledger.read(self._ledger)
+            message = f"the previous run was cut off: {fault.sentence}"
+            report.say(message, Priority.WARNING, fault)
         limits = self._profile.restart
         held = history.holdoff(records, ledger.now(), limits)
-        self._restarts, self._eta = held.restarts, history.eta(records)
+        eta = None
+        with report.fenced("the expected time of a start"):
+            eta = history.eta(records)
+        report.begun(restarts=held.restarts, eta=eta)
         self._surveyor.remember(history.baselines(records, self._boot_id))
-        counted = self._note(
-            Kind.STARTED, pid=os.getpid(), pid1_started=evidence.pid1_started(), ppid=self._parent
+        counted = report.note(
+            Kind.STARTED, pid=os.getpid(), pid1_started=pid1_started, ppid=self._parent
         )
         budget = f"{limits.budget} faults in {limits.window / 60:g} min"
         now = time.monotonic()
@@ -230,12 +229,10 @@ class Watchdog:
             fault = Fault(Cause.EXECUTABLE_MISSING, sentence, Cause.EXECUTABLE_MISSING.remedies[0])
             raise LaunchFailedError(fault) from None
         self._engine = engine
-        self._launched_at = time.monotonic()
         aio = asyncio.get_running_loop()
         aio.add_reader(engine.output, self._read_output)
         aio.add_reader(engine.pidfd, self._exited)
-        baseline = self._surveyor.baseline or None
-        self._note(Kind.LAUNCHED, engine_pid=engine.pid, baseline=baseline)
+        self.reporter.launched(engine.pid, self._surveyor.baseline or None)
         return engine.pid
 
     def terminate(self) -> None:
@@ -251,10 +248,10 @@ class Watchdog:
     def sweep(self, processes: tuple[Process, ...]) -> None:
         """See `World.sweep`."""
         new = [one for one in processes if (one.pid, one.started) not in self._swept]
-        if new:  # what cannot be killed is tried again and again, and told of once
+        if new:  # what cannot be killed is tried again and again, and logged once
             names = ", ".join(process.named for process in new)
-            said = f"killing what an engine of this profile left behind: {names}"
-            self._say(said, Priority.WARNING)
+            message = f"killing orphans of an engine of this profile: {names}"
+            self.reporter.say(message, Priority.WARNING)
             self._swept |= {(one.pid, one.started) for one in new}
         sweep(processes)
         reap_adopted(self._census, self._engine)
@@ -267,7 +264,8 @@ class Watchdog:
         left = (process.pid for process in found.orphans)
         self._shared.look(left if engine is None else self._surveyor.members)
         if engine is None and not found.orphans and (files := self._shared.clear()):
-            self._say(f"removed what the engine left behind: {', '.join(files)}", Priority.WARNING)
+            message = f"removed shared memory of a dead engine: {', '.join(files)}"
+            self.reporter.say(message, Priority.WARNING)
         return found
 
     async def probe(self) -> ProbePassed | ProbeFailed:
@@ -280,168 +278,22 @@ class Watchdog:
 
     def report_ready(self) -> None:
         """See `World.report_ready`."""
-        self._notifier.ready(self._status(view(self._loop.memory)))
+        self.reporter.ready(self._loop.memory)
 
     def extend_timeout(self, seconds: float) -> None:
         """See `World.extend_timeout`."""
-        self._notifier.extend(seconds)
+        self.reporter.extend(seconds)
 
     def keep_alive(self) -> float:
-        """See `World.keep_alive`. While starting, the status line shows the time that passes."""
-        self._notifier.keep_alive()
-        self._events.flush()
+        """See `World.keep_alive`."""
         if time.monotonic() - self._ooms_at > QUIET:
             self._ooms = [self._ooms[1], evidence.oom_kills(cgroups.own())]
             self._ooms_at = time.monotonic()
-        seen = view(self._loop.memory)
-        if self._stale:
-            self._publish(self._loop.memory, seen)
-        wait = min(self._notifier.interval or QUIET, QUIET)
-        if seen.state is Published.STARTING:
-            self._notifier.status(self._status(seen))
-            return min(wait, STATUS_EVERY)
-        return wait
+        return self.reporter.tick(self._loop.memory, QUIET)
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
-        """See `World.changed`: ledger first, then state file and manager, then the log."""
-        if now.phase in UP and before.phase is RunPhase.LOADING:
-            self._ready_seconds = round(time.monotonic() - self._launched_at, 3)
-        self._record(before, now, seen)
-        state_changed = view(before).state is not seen.state or not before.began
-        if state_changed:
-            self._since = ledger.now()
-        self._publish(now, seen)
-        was = view(before)
-        # Figures in the words change all the time: what is news is another reason, or other words.
-        news = was.reasons != seen.reasons
-        if not seen.reasons:
-            news = FIGURES.sub("", was.why) != FIGURES.sub("", seen.why)
-        if state_changed or news:
-            self._announce(now, seen)
-
-    # Telling.
-
-    def _note(self, kind: Kind, **fields: Any) -> bool:  # noqa: ANN401 - JSON
-        """Write to the ledger; a full disk is told of and never ends a healthy service."""
-        if "sentence" in fields:
-            fields["sentence"] = self._clean(fields["sentence"])
-        try:
-            self._ledger.write(kind, **fields)
-        except OSError as error:
-            self._say(f"the ledger cannot be written: {error}", Priority.ERROR)
-            return False
-        return True
-
-    def _record(self, before: Memory, now: Memory, seen: View) -> None:
-        write = self._note
-        if now.load.boot != before.load.boot:
-            write(Kind.PHASE, boot=now.load.boot)
-        if now.phase in UP and before.phase is RunPhase.LOADING:
-            context = context_fields(now.contexts)
-            write(Kind.READY, seconds=self._ready_seconds, context=context)
-        if seen.reasons and seen.reasons != view(before).reasons:
-            write(Kind.DEGRADED, reasons=list(seen.reasons), sentence=seen.why)
-        if now.phase is RunPhase.SERVING and before.phase is RunPhase.DEGRADED:
-            write(Kind.RECOVERED)
-        end, fault = now.end, now.end.fault
-        if end.stop is not None and before.end.stop is None:
-            write(Kind.STOPPING, cause=end.stop.cause, sentence=end.stop.sentence)
-        if fault is not None and fault != before.end.fault and end.code is None:
-            write(Kind.FAULT, cause=fault.cause, sentence=fault.sentence)
-        if end.code is not None:
-            cause = fault.cause if fault else None
-            write(Kind.GONE, code=int(end.code), cause=cause, unsettled=end.unsettled)
-
-    def _publish(self, now: Memory, seen: View) -> None:
-        profile, stat = self._profile, procfs.stat(os.getpid())
-        state = State(
-            profile=profile.name,
-            state=seen.state,
-            phase=seen.phase,
-            since=self._since.isoformat(timespec="milliseconds"),
-            updated=ledger.now().isoformat(timespec="milliseconds"),
-            run=self._id,
-            pid=os.getpid(),
-            pid_started=stat.started if stat else 0,
-            engine_pid=self._engine.pid if self._engine and now.alive else None,
-            cause=seen.cause,
-            reason=seen.reasons[0] if seen.reasons else None,
-            reasons=tuple(seen.reasons),
-            why=self._clean(seen.why),
-            remedy=self._remedy(seen),
-            context=context_fields(now.contexts),
-            ready_seconds=self._ready_seconds,
-            restarts=self._restarts,
-            code=None if now.end.code is None else int(now.end.code),
-            engine=profile.engine,
-            model=profile.model,
-            served_name=profile.served_name,
-            host=profile.host,
-            port=profile.port,
-        )
-        try:
-            write_state(Path(self._places.state_file(profile.name)), state)
-        except OSError as error:
-            if not self._stale:
-                self._say(f"state.json cannot be written: {error}", Priority.ERROR)
-            self._stale = True
-        else:
-            self._stale = False
-        if seen.state is not Published.READY or self._ready_seconds is not None:
-            self._notifier.status(self._status(seen))
-
-    def _status(self, seen: View) -> str:
-        line = f"{seen.state}: {self._clean(seen.why)}"
-        if seen.state is Published.STARTING and self._launched_at:
-            passed = time.monotonic() - self._launched_at
-            line += f" ({passed:.0f} s" + (f" of about {self._eta:.0f} s)" if self._eta else ")")
-        return line
-
-    def _announce(self, now: Memory, seen: View) -> None:
-        priority = Priority.INFO
-        if seen.state is Published.FAILED:
-            priority = Priority.ERROR
-        elif seen.reasons:
-            priority = Priority.WARNING
-        said = f"{seen.state}: {seen.why}"
-        if seen.state is Published.READY:
-            said += f" ({self._figures(now)})"
-        if seen.remedy:
-            said += f"; {self._remedy(seen)}"
-        fault = Fault(seen.cause, seen.why) if seen.cause else None
-        self._say(said, priority, fault, state=seen.state, phase=seen.phase)
-
-    def _figures(self, now: Memory) -> str:
-        contexts = now.contexts
-        figures = f"ready after {self._ready_seconds or 0:.1f} s"
-        if contexts is None:
-            return figures
-        named = ("requested", "declared", "physical", "effective")
-        told = ", ".join(f"{name} {getattr(contexts, name) or 'unknown'}" for name in named)
-        drift = pool_drift(self._kv_tokens, contexts.physical)
-        return f"{figures}; context in tokens: {told}" + (f"; {drift}" if drift else "")
-
-    def _remedy(self, seen: View) -> str:
-        remedy = seen.remedy
-        if seen.cause is not None and remedy == seen.cause.first_remedy(gpu=True):
-            remedy = seen.cause.first_remedy(gpu=bool(self._profile.gpus))
-        return spelt(remedy.replace("{profile}", self._profile.name), self._places.scope)
-
-    def _clean(self, text: str) -> str:
-        """Make text that others had a part in fit to be shown: no secrets, one printable line."""
-        return printable(self._redact(text))
-
-    def _say(
-        self, message: str, priority: Priority, fault: Fault | None = None, **fields: str
-    ) -> None:
-        cause = fault.cause if fault else None
-        self._events.event(
-            self._clean(message),
-            priority,
-            message_id=cause.message_id if cause else "",
-            cause=cause or "",
-            **fields,
-        )
+        """See `World.changed`."""
+        self.reporter.changed(before, now, seen)
 
     # Happenings.
 
@@ -458,13 +310,12 @@ class Watchdog:
             data = os.read(engine.output, READ_SIZE)
         except BlockingIOError:
             return
-        lines = self._lines.feed(data) if data else self._lines.end()
-        for line in lines:
-            self._events.engine(self._redact(line))
+        self.reporter.output(data)
         if not data:
             asyncio.get_running_loop().remove_reader(engine.output)
             return
-        self._monitor.read(data)
+        with self.reporter.fenced("the reading of the engine's log"):
+            self._monitor.read(data)
 
     def _exited(self) -> None:
         """Take the engine's end: its last lines first, then why."""
@@ -476,12 +327,15 @@ class Watchdog:
         for _ in range(LAST_READS):
             self._read_output()
         oom = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
-        self._loop.post(EngineExited(time.monotonic(), self._monitor.why(status, oom)))
+        fault = fault_of(Cause.ENGINE_EXIT, f"the engine ended with {status.named}")
+        with self.reporter.fenced("the cause of the engine's end"):
+            fault = self._monitor.why(status, oom)
+        self._loop.post(EngineExited(time.monotonic(), fault))
 
     def _signalled(self, received: Received) -> None:
         managers = {1, self._parent, os.getppid()}
         cause = evidence.cause_of(received, managers)
-        self._note(Kind.SIGNAL, sentence=received.named)
+        self.reporter.note(Kind.SIGNAL, sentence=received.named)
         if cause is Cause.STOP_REQUESTED:
             task = asyncio.get_running_loop().create_task(self._stop(received))
             self._stops.add(task)
@@ -538,18 +392,19 @@ class Watchdog:
 
     @cached_property
     def _monitor(self) -> EngineMonitor:
-        """Examines the engine. Made when there is one: its module says why not before."""
+        """Made when there is an engine; its module says why not before."""
         from servicekit.watchdog.monitor import EngineMonitor
 
-        examiner = EngineMonitor(
+        monitor = EngineMonitor(
             self._profile,
             self._loop.post,
             api_key=self._secrets.get(self._profile.api_key or ""),
             port_holder=self._port_holder,
             holds_vram=self._holds_vram,
+            fenced=self.reporter.fenced,
         )
-        self._closing.push_async_callback(examiner.close)
-        return examiner
+        self._closing.push_async_callback(monitor.close)
+        return monitor
 
     def _port_holder(self) -> PortHolder | None:
         profile = self._profile
@@ -561,15 +416,3 @@ class Watchdog:
             return None
         held = (await self.survey()).engine_mib
         return None if held is None else held >= self._profile.watch.vram_minimum
-
-
-def context_fields(contexts: Contexts | None) -> dict[str, int | None] | None:
-    """Give the context figures as `state.json` and the ledger hold them."""
-    if contexts is None:
-        return None
-    return {
-        "requested": contexts.requested,
-        "declared": contexts.declared,
-        "physical": contexts.physical,
-        "effective": contexts.effective,
-    }

@@ -425,14 +425,14 @@ def orphans(
     census: Census,
     live: EngineProcess | None = None,
     delegated: Path | None = None,
-    kin: AdoptedProcesses | None = None,
+    adopted: AdoptedProcesses | None = None,
     processes: Mapping[int, Stat] | None = None,
 ) -> tuple[Process, ...]:
     """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.
 
     They carry a marker of this service, or are in an engine's group of our unit, or were left to
-    us, or were written down by an earlier run (`kin`), or descend from such a process. A process
-    that carries another's marker is never among them. `processes` is a look that was taken just
+    us, or were written down by an earlier run (`adopted`), or descend from one of these. A process
+    that carries another's marker is never among them. `processes` is a survey that was taken just
     now, where the caller has one.
     """
     processes = census.look() if processes is None else processes
@@ -441,7 +441,7 @@ def orphans(
     for group in cgroups.engines(delegated) if delegated is not None else ():
         roots |= cgroups.members(group)
     roots |= census.adopted(processes)
-    roots |= kin.among(processes.values()) if kin is not None else set()
+    roots |= adopted.among(processes.values()) if adopted is not None else set()
     ours = procfs.descendants(roots, processes) - (
         live.members(processes).keys() if live else set()
     )

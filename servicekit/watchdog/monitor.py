@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ from servicekit.watchdog.probe import NotReady, Owner, Ownership, Prober
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from contextlib import AbstractContextManager
 
     from servicekit.engines.base import Contexts, Counters
     from servicekit.host.child import ExitStatus
@@ -40,6 +42,10 @@ ENDS_ITSELF: Final = frozenset({Cause.HUNG, Cause.START_STALLED, Cause.WORKER_DI
 """After what engines kill their own process tree."""
 
 
+def _unfenced(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 class EngineMonitor:
     """Examines the engine of one run, and posts what it finds without being asked."""
 
@@ -51,10 +57,12 @@ class EngineMonitor:
         api_key: str | None,
         port_holder: Callable[[], PortHolder | None],
         holds_vram: Callable[[], Awaitable[bool | None]],
+        fenced: Callable[[str], AbstractContextManager[None]] = _unfenced,
     ) -> None:
         self._profile = profile
         self._post = post
         self._port_holder = port_holder
+        self._fenced = fenced
         self._prober = Prober(profile, api_key=api_key, owner=self._owner, holds_vram=holds_vram)
         self._window = health.Window()
         self._reader = LogReader(profile.engine)
@@ -88,11 +96,15 @@ class EngineMonitor:
         """Read the engine's counters within a bound, and post what they say of its health."""
         counters = await self._prober.counters()
         if counters is not None:
-            floor = self._profile.watch.decode_floor
-            self._window, seen = health.look(self._window, counters, time.monotonic(), floor=floor)
-            for observed in seen:
-                self._post(observed)
+            with self._fenced("the engine's figures"):
+                self._judge(counters)
         return counters
+
+    def _judge(self, counters: Counters) -> None:
+        floor = self._profile.watch.decode_floor
+        self._window, seen = health.look(self._window, counters, time.monotonic(), floor=floor)
+        for observed in seen:
+            self._post(observed)
 
     def read(self, data: bytes) -> None:
         """Take what the engine has printed, and post how far it is."""

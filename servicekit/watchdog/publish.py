@@ -179,6 +179,10 @@ class State:
     served_name: str = ""
     host: str = ""
     port: int | None = None
+    bugs: int = 0
+    """Bugs in reporting that the watchdog has caught in this run."""
+    bug: str = ""
+    """The first of them."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -214,8 +218,8 @@ def _is_loopback(value: object) -> bool:
 _SCHEMA: Final = {
     **dict.fromkeys(("profile", "phase", "updated", "run"), untrusted.is_text),
     "state": lambda value: isinstance(value, str) and value in WORDS,
-    **dict.fromkeys(("why", "remedy", "engine", "model", "served_name"), untrusted.is_text),
-    **dict.fromkeys(("pid", "pid_started", "restarts"), untrusted.is_count),
+    **dict.fromkeys(("why", "remedy", "engine", "model", "served_name", "bug"), untrusted.is_text),
+    **dict.fromkeys(("pid", "pid_started", "restarts", "bugs"), untrusted.is_count),
     **dict.fromkeys(("engine_pid", "code"), untrusted.optional(untrusted.is_count)),
     **dict.fromkeys(("cause", "reason"), untrusted.optional(untrusted.is_text)),
     "since": _is_time,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Surveyor:
     """Looks around for one run of `profile`; `marker` is the run's.
 
-    `delegated` is our unit's control group where systemd delegated it; `kin` is what holds on to
+    `delegated` is our unit's control group where systemd delegated it; `adopted` remembers
     processes where it did not. `gpus` is made from the profile where it is not given.
     """
 
@@ -43,7 +43,7 @@ class Surveyor:
         census: Census,
         delegated: Path | None,
         *,
-        kin: AdoptedProcesses | None = None,
+        adopted: AdoptedProcesses | None = None,
         gpus: Gpus | None = None,
         sight: GpuSight | None = None,
     ) -> None:
@@ -51,7 +51,7 @@ class Surveyor:
         self._marker = marker
         self._census = census
         self._delegated = delegated
-        self._kin = kin
+        self._adopted = adopted
         self._gpus = gpus
         self._engine: EngineProcess | None = None
         self._present = asyncio.Event()
@@ -85,7 +85,7 @@ class Surveyor:
             census=self._census,
             live=engine,
             delegated=self._delegated,
-            kin=self._kin,
+            adopted=self._adopted,
             processes=processes,
         )
         self._remember(processes, {*self.members, *(process.pid for process in left)})
@@ -107,9 +107,9 @@ class Surveyor:
 
     def _remember(self, processes: Mapping[int, Stat], ours: Iterable[int]) -> None:
         """Write down those of ours that the next run could not know by their marker."""
-        if self._kin is not None:
+        if self._adopted is not None:
             marked = self._census.marked(processes)
-            self._kin.remember(processes[pid] for pid in ours if pid not in marked)
+            self._adopted.remember(processes[pid] for pid in ours if pid not in marked)
 
     def _port_holder(self, left: tuple[Process, ...]) -> Process | None:
         profile = self._profile

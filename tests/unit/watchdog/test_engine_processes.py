@@ -323,53 +323,53 @@ def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
     del launch
 
 
-def kin(path: Path, *, boot_id: str = "boot", pid1_started: int = 7) -> AdoptedProcesses:
+def adopted(path: Path, *, boot_id: str = "boot", pid1_started: int = 7) -> AdoptedProcesses:
     """What the runs of a service have written down, as read on some machine."""
     return AdoptedProcesses(path, boot_id=boot_id, pid1_started=pid1_started)
 
 
 def test_what_an_earlier_run_wrote_down_is_left_over(tmp_path: Path) -> None:
     """A process that nothing about itself tells is found by pid and start time, no other one is."""
-    path = tmp_path / "kin.json"
+    path = tmp_path / "adopted.json"
     with foreign() as pid:
         stat = procfs.stat(pid)
         assert stat is not None
-        assert orphans(LATER, census=Census(), kin=kin(path)) == ()
-        kin(path).remember([stat])
-        assert pids(orphans(LATER, census=Census(), kin=kin(path))) == {pid}
+        assert orphans(LATER, census=Census(), adopted=adopted(path)) == ()
+        adopted(path).remember([stat])
+        assert pids(orphans(LATER, census=Census(), adopted=adopted(path))) == {pid}
         # A pid that was given away anew, another boot, another container of the same host.
-        kin(path).remember([stat._replace(started=stat.started - 1)])
-        assert orphans(LATER, census=Census(), kin=kin(path)) == ()
-        kin(path).remember([stat])
-        assert orphans(LATER, census=Census(), kin=kin(path, boot_id="other")) == ()
-        assert orphans(LATER, census=Census(), kin=kin(path, pid1_started=8)) == ()
+        adopted(path).remember([stat._replace(started=stat.started - 1)])
+        assert orphans(LATER, census=Census(), adopted=adopted(path)) == ()
+        adopted(path).remember([stat])
+        assert orphans(LATER, census=Census(), adopted=adopted(path, boot_id="other")) == ()
+        assert orphans(LATER, census=Census(), adopted=adopted(path, pid1_started=8)) == ()
 
 
 def test_what_carries_anothers_marker_is_not_ours_though_it_was_written_down(
     tmp_path: Path,
 ) -> None:
     """What a process itself tells is believed rather than what was written down of it."""
-    path = tmp_path / "kin.json"
+    path = tmp_path / "adopted.json"
     with foreign(SERVICEKIT_RUN=Marker("other", "run-1", MARKER.home).value) as pid:
         stat = procfs.stat(pid)
         assert stat is not None
-        kin(path).remember([stat])
-        assert orphans(LATER, census=Census(), kin=kin(path)) == ()
+        adopted(path).remember([stat])
+        assert orphans(LATER, census=Census(), adopted=adopted(path)) == ()
 
 
 def test_the_file_of_kin_is_there_only_while_it_is_needed(tmp_path: Path) -> None:
     """It is replaced when the set changes, and removed when nobody is left in it."""
-    path = tmp_path / "kin.json"
+    path = tmp_path / "adopted.json"
     own = procfs.stat(os.getpid())
     assert own is not None
-    ours = kin(path)
+    ours = adopted(path)
     ours.remember([])
     assert not path.exists()
     ours.remember([own])
     before = path.stat().st_ino
     ours.remember([own])
     assert path.stat().st_ino == before
-    assert kin(path).known == {(own.pid, own.started)}
+    assert adopted(path).known == {(own.pid, own.started)}
     ours.remember([])
     assert [*tmp_path.iterdir()] == []
 
@@ -379,9 +379,9 @@ def test_the_file_of_kin_is_there_only_while_it_is_needed(tmp_path: Path) -> Non
 )
 def test_a_file_of_kin_that_is_none_names_nobody(tmp_path: Path, text: str) -> None:
     """Whatever is in the file, a run begins."""
-    path = tmp_path / "kin.json"
+    path = tmp_path / "adopted.json"
     path.write_text(text, encoding="latin-1")
-    assert kin(path).known == frozenset()
+    assert adopted(path).known == frozenset()
 
 
 def test_a_pid_that_was_reused_is_not_killed() -> None:

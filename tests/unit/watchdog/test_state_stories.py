@@ -327,7 +327,7 @@ def test_who_cannot_be_seen_is_to_be_looked_for() -> None:
     run = Run()
     run.replay(SurveyTaken(1, SurveyResult(port_holder=replace(process(0), command="")), 0))
     assert run.memory.hold.blocked is not None
-    assert run.memory.hold.blocked.remedy.startswith("see who: `ss -ltnp`")
+    assert run.memory.hold.blocked.remedy.endswith("`ss -ltnp`")
 
 
 def test_a_small_stranger_is_allowed() -> None:

@@ -161,9 +161,9 @@ def test_a_cpu_profile_asks_no_driver(free_port: int) -> None:
 
 def test_what_could_not_be_known_later_is_written_down(free_port: int, tmp_path: Path) -> None:
     """An engine's process without its marker is remembered while it lives, and only that one."""
-    path = tmp_path / "kin.json"
+    path = tmp_path / "adopted.json"
     census, written = Census(), AdoptedProcesses(path, boot_id="boot", pid1_started=7)
-    surveyor = Surveyor(profile(free_port), MARKER, census, None, kin=written)
+    surveyor = Surveyor(profile(free_port), MARKER, census, None, adopted=written)
     program = f"""
 import subprocess, sys
 subprocess.run([sys.executable, "-c", {SLEEP!r}], env={{}})

@@ -1,0 +1,334 @@
+"""What publishes, records and announces a run, fenced off from what keeps the engine alive.
+
+A bug in here, or in what reads an engine's log and figures, is caught, logged once and counted; it
+never ends a service.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import traceback
+from collections import Counter
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from servicekit.diagnosis.fault import Fault
+from servicekit.host import procfs
+from servicekit.log import Output, Priority, Redactor
+from servicekit.places import spelt
+from servicekit.service.installed import pool_drift
+from servicekit.text import printable
+from servicekit.watchdog import ledger
+from servicekit.watchdog.engine import LineSplitter
+from servicekit.watchdog.events import RunPhase
+from servicekit.watchdog.ledger import Kind
+from servicekit.watchdog.publish import State, write_state
+from servicekit.watchdog.view import Published, view
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from servicekit.engines.base import Contexts
+    from servicekit.log import Events
+    from servicekit.service.installed import InstalledPlan
+    from servicekit.watchdog.ledger import Ledger
+    from servicekit.watchdog.memory import Memory
+    from servicekit.watchdog.publish import Notifier
+    from servicekit.watchdog.view import View
+
+FLUSH: Final = 2.0
+"""Seconds that a slow reader of our lines is waited for at the end."""
+STATUS_EVERY: Final = 1.0
+"""Seconds between status lines of a start."""
+STDERR: Final = 2
+FRAMES: Final = 3
+"""Frames of a traceback that are logged."""
+FIGURES: Final = re.compile(r"\d+")
+UP: Final = frozenset({RunPhase.SERVING, RunPhase.DEGRADED})
+
+
+class Reporter:
+    """Tells the ledger, `state.json`, the manager and the log what changes in one run."""
+
+    def __init__(
+        self,
+        plan: InstalledPlan,
+        secrets: Collection[str],
+        *,
+        run: str,
+        book: Ledger,
+        events: Events,
+        notifier: Notifier,
+        write: Callable[[Path, State], None] = write_state,
+    ) -> None:
+        self._plan = plan
+        self._run = run
+        self._book = book
+        self._events = events
+        self._notifier = notifier
+        self._write = write
+        self._redact = Redactor(secrets)
+        self._lines = LineSplitter()
+        self._launched_at = 0.0
+        self._engine_pid: int | None = None
+        self._ready_seconds: float | None = None
+        self._since = ledger.now()
+        self._stale = False
+        """What is published last could not be written."""
+        self._restarts = 0
+        self._eta: float | None = None
+        self.bugs: Counter[str] = Counter()
+        """Bugs that were caught, by what they kept from happening."""
+        self._bug = ""
+        """The first of them."""
+
+    # Facts that it is given.
+
+    def begun(self, *, restarts: int, eta: float | None) -> None:
+        """Take what the ledger says about the runs before; `eta` is in seconds."""
+        self._restarts, self._eta = restarts, eta
+
+    def launched(self, engine_pid: int, baseline: Mapping[str, int] | None) -> None:
+        """Record that the engine's process exists."""
+        self._launched_at, self._engine_pid = time.monotonic(), engine_pid
+        self.note(Kind.LAUNCHED, engine_pid=engine_pid, baseline=baseline)
+
+    def changed(self, before: Memory, now: Memory, seen: View) -> None:
+        """Report a change: ledger first, then state file and manager, then the log."""
+        if now.phase in UP and before.phase is RunPhase.LOADING:
+            self._ready_seconds = round(time.monotonic() - self._launched_at, 3)
+        was = view(before)
+        state_changed = was.state is not seen.state or not before.began
+        if state_changed:
+            self._since = ledger.now()
+        with self.fenced("the ledger"):
+            self._record(before, now, seen)
+        self._publish(now, seen)
+        # Figures in the words change all the time: what is news is another reason, or other words.
+        news = was.reasons != seen.reasons
+        if not seen.reasons:
+            news = FIGURES.sub("", was.why) != FIGURES.sub("", seen.why)
+        if state_changed or news:
+            with self.fenced("the log"):
+                self._announce(now, seen)
+
+    def ready(self, memory: Memory) -> None:
+        """Tell the manager READY=1; a `NotifyError` is no bug of ours and ends the run."""
+        status = Published.READY.value
+        with self.fenced("the status line"):
+            status = self._status(view(memory))
+        self._notifier.ready(status)
+
+    def extend(self, seconds: float) -> None:
+        """Ask the manager to wait for at least so many seconds."""
+        with self.fenced("the manager's timeout"):
+            self._notifier.extend(seconds)
+
+    def tick(self, memory: Memory, quiet: float) -> float:
+        """Tell the manager that the loop turns; return the seconds until it must turn again.
+
+        While starting, the status line shows the time that passes.
+        """
+        with self.fenced("the manager's watchdog"):
+            self._notifier.keep_alive()
+        with self.fenced("the log"):
+            self._events.flush()
+        seen = view(memory)
+        if self._stale:
+            self._publish(memory, seen)
+        wait = min(self._notifier.interval or quiet, quiet)
+        if seen.state is not Published.STARTING:
+            return wait
+        with self.fenced("the status line"):
+            self._notifier.status(self._status(seen))
+        return min(wait, STATUS_EVERY)
+
+    def output(self, data: bytes) -> None:
+        """Pass on what the engine prints; without `data`, its last line."""
+        with self.fenced("the engine's lines"):
+            for line in self._lines.feed(data) if data else self._lines.end():
+                self._events.engine(self._redact(line))
+
+    def note(self, kind: Kind, **fields: Any) -> bool:  # noqa: ANN401 - JSON
+        """Write to the ledger; return whether it could be written."""
+        written = False
+        with self.fenced("the ledger"):
+            if "sentence" in fields:
+                fields["sentence"] = self._clean(fields["sentence"])
+            try:
+                self._book.write(kind, **fields)
+            except OSError as error:
+                self.say(f"cannot write the ledger: {error}", Priority.ERROR)
+            else:
+                written = True
+        return written
+
+    def say(
+        self, message: str, priority: Priority, fault: Fault | None = None, **fields: str
+    ) -> None:
+        """Log an event."""
+        with self.fenced("the log"):
+            cause = fault.cause if fault else None
+            self._events.event(
+                self._clean(message),
+                priority,
+                message_id=cause.message_id if cause else "",
+                cause=cause or "",
+                **fields,
+            )
+
+    def close(self) -> None:
+        """Wait for a slow reader, and let go of everything."""
+        for what, close in (
+            ("the ledger", self._book.close),
+            ("the log", lambda: self._events.close(FLUSH)),
+            ("the manager", self._notifier.close),
+        ):
+            with self.fenced(what):
+                close()
+
+    # The fence.
+
+    @contextmanager
+    def fenced(self, what: str) -> Iterator[None]:
+        """Catch a bug in what follows, which `what` needs: log it the first time, and count it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a bug in reporting must not end a service
+            self.bugs[what] += 1
+            self._stale = True  # publish the count
+            if self.bugs[what] == 1:
+                self._complain(what, error)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        frames = traceback.extract_tb(error.__traceback__)[-FRAMES:]
+        path = ", ".join(f"{Path(one.filename).name}:{one.lineno} {one.name}" for one in frames)
+        kind = f"a bug in servicekit concerns {what}: {type(error).__name__}"
+        try:
+            line = self._clean(f"{kind}: {error} ({path})")
+            self._bug = self._bug or line
+            self._events.event(line, Priority.ERROR)
+        except Exception:  # noqa: BLE001 - what logs or redacts is what is broken
+            with suppress(Exception):
+                Output(STDERR).write(f"{kind} ({path})")
+
+    # What is said.
+
+    def _record(self, before: Memory, now: Memory, seen: View) -> None:
+        if now.load.boot != before.load.boot:
+            self.note(Kind.PHASE, boot=now.load.boot)
+        if now.phase in UP and before.phase is RunPhase.LOADING:
+            context = context_fields(now.contexts)
+            self.note(Kind.READY, seconds=self._ready_seconds, context=context)
+        if seen.reasons and seen.reasons != view(before).reasons:
+            self.note(Kind.DEGRADED, reasons=list(seen.reasons), sentence=seen.why)
+        if now.phase is RunPhase.SERVING and before.phase is RunPhase.DEGRADED:
+            self.note(Kind.RECOVERED)
+        end, fault = now.end, now.end.fault
+        if end.stop is not None and before.end.stop is None:
+            self.note(Kind.STOPPING, cause=end.stop.cause, sentence=end.stop.sentence)
+        if fault is not None and fault != before.end.fault and end.code is None:
+            self.note(Kind.FAULT, cause=fault.cause, sentence=fault.sentence)
+        if end.code is not None:
+            cause = fault.cause if fault else None
+            self.note(Kind.GONE, code=int(end.code), cause=cause, unsettled=end.unsettled)
+
+    def _publish(self, now: Memory, seen: View) -> None:
+        stale, self._stale = self._stale, False
+        with self.fenced("the state file"):
+            file = Path(self._plan.places.state_file(self._plan.profile.name))
+            try:
+                self._write(file, self._state(now, seen))
+            except OSError as error:
+                self._stale = True
+                if not stale:
+                    self.say(f"cannot write {file}: {error}", Priority.ERROR)
+        if seen.state is not Published.READY or self._ready_seconds is not None:
+            with self.fenced("the status line"):
+                self._notifier.status(self._status(seen))
+
+    def _state(self, now: Memory, seen: View) -> State:
+        profile, stat, end = self._plan.profile, procfs.stat(os.getpid()), now.end
+        return State(
+            profile=profile.name,
+            state=seen.state,
+            phase=seen.phase,
+            since=self._since.isoformat(timespec="milliseconds"),
+            updated=ledger.now().isoformat(timespec="milliseconds"),
+            run=self._run,
+            pid=os.getpid(),
+            pid_started=stat.started if stat else 0,
+            engine_pid=self._engine_pid if now.alive else None,
+            cause=seen.cause,
+            reason=seen.reasons[0] if seen.reasons else None,
+            reasons=tuple(seen.reasons),
+            why=self._clean(seen.why),
+            remedy=self._remedy(seen),
+            context=context_fields(now.contexts),
+            ready_seconds=self._ready_seconds,
+            restarts=self._restarts,
+            code=None if end.code is None else int(end.code),
+            engine=profile.engine,
+            model=profile.model,
+            served_name=profile.served_name,
+            host=profile.host,
+            port=profile.port,
+            bugs=self.bugs.total(),
+            bug=self._bug,
+        )
+
+    def _status(self, seen: View) -> str:
+        line = f"{seen.state}: {self._clean(seen.why)}"
+        if seen.state is Published.STARTING and self._launched_at:
+            passed = time.monotonic() - self._launched_at
+            line += f" ({passed:.0f} s" + (f" of about {self._eta:.0f} s)" if self._eta else ")")
+        return line
+
+    def _announce(self, now: Memory, seen: View) -> None:
+        priority = Priority.INFO
+        if seen.state is Published.FAILED:
+            priority = Priority.ERROR
+        elif seen.reasons:
+            priority = Priority.WARNING
+        message = f"{seen.state}: {seen.why}"
+        if seen.state is Published.READY:
+            with self.fenced("the figures of a start"):
+                message += f" ({self._figures(now.contexts)})"
+        if seen.remedy:
+            message += f"; {self._remedy(seen)}"
+        fault = Fault(seen.cause, seen.why) if seen.cause else None
+        self.say(message, priority, fault, state=seen.state, phase=seen.phase)
+
+    def _figures(self, contexts: Contexts | None) -> str:
+        figures = f"ready after {self._ready_seconds or 0:.1f} s"
+        if contexts is None:
+            return figures
+        named = ("requested", "declared", "physical", "effective")
+        tokens = ", ".join(f"{name} {getattr(contexts, name) or 'unknown'}" for name in named)
+        drift = pool_drift(self._plan.kv_tokens, contexts.physical)
+        return f"{figures}; context in tokens: {tokens}" + (f"; {drift}" if drift else "")
+
+    def _remedy(self, seen: View) -> str:
+        remedy, profile = seen.remedy, self._plan.profile
+        if seen.cause is not None and remedy == seen.cause.first_remedy(gpu=True):
+            remedy = seen.cause.first_remedy(gpu=bool(profile.gpus))
+        return spelt(remedy.replace("{profile}", profile.name), self._plan.places.scope)
+
+    def _clean(self, text: str) -> str:
+        """Make text that others had a part in fit to be shown: no secrets, one printable line."""
+        return printable(self._redact(text))
+
+
+def context_fields(contexts: Contexts | None) -> dict[str, int | None] | None:
+    """Give the context figures as `state.json` and the ledger hold them."""
+    if contexts is None:
+        return None
+    return {
+        "requested": contexts.requested,
+        "declared": contexts.declared,
+        "physical": contexts.physical,
+        "effective": contexts.effective,
+    }
