@@ -22,7 +22,7 @@ from servicekit.managers.supervisor import Supervisor
 from servicekit.places import Scope
 from servicekit.service.host import LINGERING
 from servicekit.watchdog import ledger, publish
-from servicekit.watchdog.engine import Census
+from servicekit.watchdog.census import Census
 from servicekit.watchdog.status import is_alive
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from servicekit.service.host import ends_with_session
 from servicekit.service.missing import missing
 from servicekit.service.plan import hub_cache, make_plan
 from servicekit.watchdog import history, ledger
-from servicekit.watchdog.engine import Census, port_holder
+from servicekit.watchdog.census import Census
+from servicekit.watchdog.ports import port_holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -67,7 +67,8 @@ def _address(words: str) -> str:
     return socket.inet_ntop(family, packed)
 
 
-def _refused(host: str, port: int) -> bool:
+def refused(host: str, port: int) -> bool:
+    """Whether a connection to a port of loopback is refused at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as client:
         client.settimeout(0)

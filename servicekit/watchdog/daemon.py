@@ -25,21 +25,9 @@ from servicekit.places import Scope
 from servicekit.profiles import credentials
 from servicekit.watchdog import evidence, history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
+from servicekit.watchdog.census import Census, Marker, reap_adopted, sweep
 from servicekit.watchdog.ending import fault_of
-from servicekit.watchdog.engine import (
-    Activity,
-    Census,
-    EngineProcess,
-    Marker,
-    become_subreaper,
-    delegated_cgroup,
-    download_bytes,
-    port_holder,
-    reap_adopted,
-    signs,
-    stop_with,
-    sweep,
-)
+from servicekit.watchdog.engine import EngineProcess, become_subreaper, delegated_cgroup, stop_with
 from servicekit.watchdog.events import (
     EngineExited,
     FaultSeen,
@@ -55,6 +43,8 @@ from servicekit.watchdog.events import (
 )
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
+from servicekit.watchdog.ports import port_holder
+from servicekit.watchdog.progress import Activity, download_bytes, signs
 from servicekit.watchdog.publish import Notifier
 from servicekit.watchdog.reporter import Reporter
 from servicekit.watchdog.survey import Surveyor
@@ -65,11 +55,11 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Counters
     from servicekit.host.facts import Process
     from servicekit.service.installed import InstalledPlan
-    from servicekit.watchdog.engine import PortHolder
     from servicekit.watchdog.events import SurveyResult
     from servicekit.watchdog.evidence import Received
     from servicekit.watchdog.memory import Memory
     from servicekit.watchdog.monitor import EngineMonitor
+    from servicekit.watchdog.ports import PortHolder
     from servicekit.watchdog.view import View
 
 LOADING_LOOK: Final = 2.0

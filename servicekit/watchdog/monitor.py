@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Contexts, Counters
     from servicekit.host.child import ExitStatus
     from servicekit.profiles.model import Profile
-    from servicekit.watchdog.engine import PortHolder
     from servicekit.watchdog.events import Event
     from servicekit.watchdog.evidence import OomProof
+    from servicekit.watchdog.ports import PortHolder
 
 LOG_SIGN: Final = 1.0
 """Seconds within which many lines of the log are one sign of progress."""

@@ -22,7 +22,6 @@ from servicekit.places import spelt
 from servicekit.service.installed import pool_drift
 from servicekit.text import printable
 from servicekit.watchdog import ledger
-from servicekit.watchdog.engine import LineSplitter
 from servicekit.watchdog.events import RunPhase
 from servicekit.watchdog.ledger import Kind
 from servicekit.watchdog.publish import State, write_state
@@ -43,11 +42,34 @@ FLUSH: Final = 2.0
 """Seconds that a slow reader of our lines is waited for at the end."""
 STATUS_EVERY: Final = 1.0
 """Seconds between status lines of a start."""
+LINE_LENGTH: Final = 16 * 1024
+"""Bytes after which a line of output is broken."""
 STDERR: Final = 2
 FRAMES: Final = 3
 """Frames of a traceback that are logged."""
 FIGURES: Final = re.compile(r"\d+")
 UP: Final = frozenset({RunPhase.SERVING, RunPhase.DEGRADED})
+
+
+class LineSplitter:
+    """Cuts an engine's output into lines; progress bars, which return instead, make lines too."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[str]:
+        """Take the next bytes; return the lines that they complete, without their ends."""
+        *whole, self._rest = (
+            (self._rest + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        )
+        while len(self._rest) > LINE_LENGTH:
+            whole.append(self._rest[:LINE_LENGTH])
+            self._rest = self._rest[LINE_LENGTH:]
+        return [line.decode(errors="replace") for line in whole if line]
+
+    def end(self) -> list[str]:
+        """Return what is left as the last line."""
+        return self.feed(b"\n")
 
 
 class Reporter:

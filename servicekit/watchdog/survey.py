@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from servicekit.host.facts import GpuView, Process
-from servicekit.watchdog.engine import orphans, port_holder
+from servicekit.watchdog.census import orphans
 from servicekit.watchdog.events import SurveyResult
+from servicekit.watchdog.ports import port_holder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from servicekit.host.xid import Xid
     from servicekit.profiles.model import Profile
     from servicekit.watchdog.adopted import AdoptedProcesses
-    from servicekit.watchdog.engine import Census, EngineProcess, Marker
+    from servicekit.watchdog.census import Census, Marker
+    from servicekit.watchdog.engine import EngineProcess
     from servicekit.watchdog.gpu_holders import GpuSight, Holders
 
 

@@ -13,7 +13,7 @@ from faults.stage import OWN_LIMIT, READY_LIMIT
 from faults.supervised import Supervised
 from machines.dstate import Stuck
 
-from servicekit.watchdog.engine import VARIABLE, Marker
+from servicekit.watchdog.census import VARIABLE, Marker
 from servicekit.watchdog.ledger import Kind
 
 if TYPE_CHECKING:

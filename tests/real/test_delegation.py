@@ -14,7 +14,8 @@ pytestmark = pytest.mark.systemd
 RUN = """
 import os, sys, time
 from servicekit.host import cgroups
-from servicekit.watchdog.engine import *
+from servicekit.watchdog.census import Census, Marker
+from servicekit.watchdog.engine import EngineProcess, delegated_cgroup
 group = delegated_cgroup()
 if group is None:
     raise SystemExit("not delegated")

@@ -123,7 +123,8 @@ def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> T
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.status import TunnelReport, TunnelStatus, conclude
     from servicekit.tunnel.values import LOOPBACK
-    from servicekit.watchdog.engine import Census, port_holder
+    from servicekit.watchdog.census import Census
+    from servicekit.watchdog.ports import port_holder
 
     name = manifest.profile
     try:

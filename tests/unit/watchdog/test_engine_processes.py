@@ -21,22 +21,12 @@ from servicekit.host.child import Child, ExitStatus, inherited
 from servicekit.host.facts import Process
 from servicekit.host.sockets import listeners
 from servicekit.watchdog.adopted import AdoptedProcesses
-from servicekit.watchdog.engine import (
-    LINE_LENGTH,
-    Activity,
-    Census,
-    EngineProcess,
-    LineSplitter,
-    Marker,
-    become_subreaper,
-    download_bytes,
-    orphans,
-    port_holder,
-    reap_adopted,
-    signs,
-    sweep,
-)
+from servicekit.watchdog.census import Census, Marker, orphans, reap_adopted, sweep
+from servicekit.watchdog.engine import EngineProcess, become_subreaper
 from servicekit.watchdog.events import Sign
+from servicekit.watchdog.ports import port_holder
+from servicekit.watchdog.progress import Activity, download_bytes, signs
+from servicekit.watchdog.reporter import LINE_LENGTH, LineSplitter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

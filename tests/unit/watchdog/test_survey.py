@@ -22,7 +22,8 @@ from servicekit.host.gpu import Gpus, Lock
 from servicekit.host.xid import Xid
 from servicekit.profiles.parsing import parse
 from servicekit.watchdog.adopted import AdoptedProcesses
-from servicekit.watchdog.engine import Census, EngineProcess, Marker
+from servicekit.watchdog.census import Census, Marker
+from servicekit.watchdog.engine import EngineProcess
 from servicekit.watchdog.events import SurveyResult
 from servicekit.watchdog.gpu_holders import GpuSight
 from servicekit.watchdog.survey import Surveyor

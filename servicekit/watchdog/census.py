@@ -1,0 +1,207 @@
+"""Whose a process is, and what is left of earlier engines.
+
+It is known by where the process comes from, strongest first: the control group of the engine, where
+systemd delegated ours; descent from the leader, since the watchdog is the subreaper of whatever
+detaches itself; the marker in its environment; what an earlier run wrote down while it was its
+parent. A name decides nothing. A process is always meant by pid and start time, and checked again
+before it is sent a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from servicekit.host import cgroups, procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from servicekit.host.facts import Process
+    from servicekit.host.procfs import Stat
+    from servicekit.watchdog.adopted import AdoptedProcesses
+    from servicekit.watchdog.engine import EngineProcess
+
+VARIABLE: Final = "SERVICEKIT_RUN"
+"""Environment variable that carries the marker of a run."""
+_SETTLED: Final = 5.0
+"""Seconds of age after which a process without a marker is taken to stay so: it has executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Whose a process is: of which run of which profile, kept where.
+
+    `home` is the directory of the profile's ledger: two installations may each have a profile of
+    the same name, and neither may sweep the other's engine.
+    """
+
+    profile: str
+    run: str
+    home: str
+
+    @property
+    def value(self) -> str:
+        """What the variable is set to."""
+        return f"{self.profile}:{self.run}:{self.home}"
+
+    @classmethod
+    def parse(cls, value: str) -> Self | None:
+        """Read the variable's value; `None` when it is not one of ours."""
+        pieces = value.split(":", 2)
+        return cls(*pieces) if len(pieces) == 3 else None  # noqa: PLR2004 - profile, run, home
+
+    def same_service(self, other: Marker) -> bool:
+        """Tell whether both are runs of one and the same service."""
+        return (self.profile, self.home) == (other.profile, other.home)
+
+
+class Census:
+    """Who runs on this machine, and whose marker each carries; remembers markers once read.
+
+    Make it before the first engine: a child that is there already is none of an engine's.
+    """
+
+    def __init__(self) -> None:
+        self.memory = procfs.ProcessReader()
+        self._markers: dict[tuple[int, int], Marker | None] = {}
+        self._marked: tuple[Mapping[int, Stat], dict[int, Marker]] = {}, {}
+        """The last look whose markers were wanted, and those."""
+        children = procfs.children(os.getpid(), self.look().values())
+        self._before = {(child.pid, child.started) for child in children}
+
+    def look(self) -> dict[int, Stat]:
+        """Read every process anew, by pid."""
+        return procfs.snapshot()
+
+    def marked(self, processes: Mapping[int, Stat]) -> dict[int, Marker]:
+        """Give the marker of each of `processes` that carries one that may be read.
+
+        A zombie leader has no environment any more; while a thread of it lives, that has.
+        """
+        if processes is not self._marked[0]:
+            self._marked = processes, self._read_markers(processes)
+        return self._marked[1]
+
+    def _read_markers(self, processes: Mapping[int, Stat]) -> dict[int, Marker]:
+        known = {
+            key: self._markers[key]
+            for process in processes.values()
+            if (key := (process.pid, process.started)) in self._markers
+        }
+        paths = {
+            path: process
+            for process in processes.values()
+            if (process.pid, process.started) not in known
+            for path in _environments(process)
+        }
+        contents = self.memory.read([*paths])
+        # What may not be read is none of ours: an engine runs as the same account as we do.
+        read: dict[tuple[int, int], Marker | None] = {}
+        for path, process in paths.items():
+            key = (process.pid, process.started)
+            read[key] = read.get(key) or _marker_in(contents.get(path, b""))
+        settled = (time.clock_gettime(time.CLOCK_BOOTTIME) - _SETTLED) * procfs.TICKS
+        known |= {key: marker for key, marker in read.items() if marker or key[1] < settled}
+        self._markers = known
+        return {pid: marker for (pid, _), marker in known.items() if marker}
+
+    def adopted(self, processes: Mapping[int, Stat]) -> set[int]:
+        """Pick our children that engines left to us; our own helpers share our session."""
+        session = os.getsid(0)
+        return {
+            child.pid
+            for child in procfs.children(os.getpid(), processes.values())
+            if child.session != session and (child.pid, child.started) not in self._before
+        }
+
+    def describe(self, process: Stat, mib: int | None = None) -> Process:
+        """Give a process as a person must be able to find it again."""
+        return self.memory.describe(process, mib)
+
+
+def _environments(process: Stat) -> Iterator[str]:
+    if process.state not in "ZX":
+        yield f"/proc/{process.pid}/environ"
+    elif process.alive:
+        for thread in procfs.threads(process.pid):
+            yield f"/proc/{process.pid}/task/{thread}/environ"
+
+
+def _marker_in(environment: bytes) -> Marker | None:
+    name = f"{VARIABLE}=".encode()
+    for entry in environment.split(b"\0"):
+        if entry.startswith(name):
+            return Marker.parse(entry[len(name) :].decode(errors="surrogateescape"))
+    return None
+
+
+def reap_adopted(
+    census: Census, engine: EngineProcess | None, processes: Mapping[int, Stat] | None = None
+) -> tuple[int, ...]:
+    """Reap what engines left to us and has died since; return the pids.
+
+    The live engine's leader is left to its own `poll`, and our helpers to theirs. `processes` is a
+    look that was taken just now, where the caller has one.
+    """
+    processes = census.look() if processes is None else processes
+    reaped = []
+    for pid in census.adopted(processes) - ({engine.pid} if engine is not None else set()):
+        with suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
+                reaped.append(pid)
+    return tuple(reaped)
+
+
+def orphans(
+    marker: Marker,
+    *,
+    census: Census,
+    live: EngineProcess | None = None,
+    delegated: Path | None = None,
+    adopted: AdoptedProcesses | None = None,
+    processes: Mapping[int, Stat] | None = None,
+) -> tuple[Process, ...]:
+    """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.
+
+    They carry a marker of this service, or are in an engine's group of our unit, or were left to
+    us, or were written down by an earlier run (`adopted`), or descend from one of these. A process
+    that carries another's marker is never among them. `processes` is a survey that was taken just
+    now, where the caller has one.
+    """
+    processes = census.look() if processes is None else processes
+    markers = census.marked(processes)
+    roots = {pid for pid, found in markers.items() if found.same_service(marker)}
+    for group in cgroups.engines(delegated) if delegated is not None else ():
+        roots |= cgroups.members(group)
+    roots |= census.adopted(processes)
+    roots |= adopted.among(processes.values()) if adopted is not None else set()
+    ours = procfs.descendants(roots, processes) - (
+        live.members(processes).keys() if live else set()
+    )
+    session = os.getsid(0)
+    return tuple(
+        census.describe(processes[pid])
+        for pid in sorted(ours)
+        if processes[pid].alive
+        and processes[pid].session != session
+        and (pid not in markers or markers[pid].same_service(marker))
+    )
+
+
+def sweep(processes: Iterable[Stat | Process]) -> None:
+    """SIGKILL each of `processes` that is still the one that was meant."""
+    for process in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            pidfd = os.pidfd_open(process.pid)
+            try:
+                now = procfs.stat(process.pid)
+                if now is not None and now.started == process.started:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            finally:
+                os.close(pidfd)

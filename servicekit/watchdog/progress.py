@@ -1,0 +1,52 @@
+"""Signs that a loading engine makes progress: CPU time, bytes read and written, downloads."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from servicekit.watchdog.events import Sign
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What an engine's processes have done so far."""
+
+    cpu_seconds: float = 0.0
+    io_bytes: int = 0
+
+
+BUSY_CPU: Final = 0.1
+"""Part of one core that is work; less is a heartbeat."""
+BUSY_IO: Final = 1 << 20
+"""Bytes per second that are work; less is a heartbeat."""
+
+
+def signs(before: Activity, now: Activity, seconds: float) -> tuple[Sign, ...]:
+    """Tell what shows that an engine got on in the `seconds` between two looks."""
+    cpu = now.cpu_seconds - before.cpu_seconds
+    io = now.io_bytes - before.io_bytes
+    return tuple(
+        sign
+        for sign, busy in (
+            (Sign.CPU, cpu >= BUSY_CPU * seconds),
+            (Sign.IO, io >= BUSY_IO * seconds),
+        )
+        if busy
+    )
+
+
+def download_bytes(cache: Path) -> int:
+    """Add up the bytes of files that Hugging Face's client is downloading below `cache` (HF_HOME).
+
+    It grows while a file comes in and falls when one is complete: any change is progress.
+    """
+    total = 0
+    for file in cache.glob("hub/*/blobs/*.incomplete"):
+        with suppress(OSError):
+            total += file.stat().st_blocks * 512
+    return total
