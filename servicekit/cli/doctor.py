@@ -14,7 +14,7 @@ from servicekit.cli.output import as_json, duration, note, ours, paint
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
-    from servicekit.doctor.answer import Check
+    from servicekit.doctor.answer import CheckResult
     from servicekit.doctor.examination import Examination
     from servicekit.doctor.request import DoctorRequest
 
@@ -110,6 +110,6 @@ def _tell(found: Examination, seconds: float) -> None:
     typer.echo(f"{paint(found.verdict.value)}: {found.summary}, in {duration(seconds)}")
 
 
-def _line(check: Check, width: int) -> str:
+def _line(check: CheckResult, width: int) -> str:
     verdict = paint(check.verdict.value, check.verdict.value.ljust(4))
     return f"  {verdict}  {check.title.ljust(width)}  {ours(check.line)}"

@@ -1,4 +1,4 @@
-"""What a check says: a verdict, what it saw, and what would help. Pure."""
+"""A check and its result: a status, what was found, and a remedy. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ T = TypeVar("T")
 
 
 class CheckStatus(StrEnum):
-    """How a check ended, best first."""
+    """Result of a check, best first."""
 
     OK = "ok"
-    SKIP = "skip"
-    """It does not apply here, or what it is about could not be looked at."""
-    WARN = "warn"
-    """Services run, but something will probably cost time or an answer one day."""
-    FAIL = "fail"
-    """A service cannot start, or will not survive what is normal on this host."""
+    SKIP = "skip"  # it does not apply, or its subject could not be read
+    WARN = "warn"  # services run, but something will probably cost time or a request
+    FAIL = "fail"  # a service cannot start, or will not survive what is normal here
 
 
 class Answer(NamedTuple):
@@ -33,44 +30,40 @@ class Answer(NamedTuple):
 
 
 def ok(what: str) -> Answer:
-    """All is well; `what` was seen."""
+    """Pass: `what` was found."""
     return Answer(CheckStatus.OK, what)
 
 
 def skip(why: str) -> Answer:
-    """Nothing can be said, and why."""
+    """Skip, with the reason."""
     return Answer(CheckStatus.SKIP, why)
 
 
 def warn(what: str, remedy: str) -> Answer:
-    """Something is not as it should be."""
+    """Warn of something that can cause trouble."""
     return Answer(CheckStatus.WARN, what, remedy)
 
 
 def fail(what: str, remedy: str) -> Answer:
-    """Something does not work."""
+    """Fail: something does not work."""
     return Answer(CheckStatus.FAIL, what, remedy)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One line of the examination."""
+class CheckResult:
+    """One line of the report."""
 
-    code: str
-    """Stable name, for programs and for the handbook."""
+    code: str  # stable name, for programs and for the handbook
     title: str
     group: str
-    profile: str | None
-    """Whose check it is; `None` for the host's."""
+    profile: str | None  # `None` for a check of the host
     verdict: CheckStatus
-    what: str
-    """What was seen, one line."""
-    remedy: str
-    """What would help, one line; empty unless the verdict is warn or fail."""
+    what: str  # what was found, one line
+    remedy: str  # what would help, one line; empty unless the verdict is warn or fail
 
     @property
     def line(self) -> str:
-        """What it says in one line."""
+        """The finding and its remedy."""
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
     def as_json(self) -> dict[str, Any]:
@@ -79,16 +72,34 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry(Generic[T]):
-    """A check that can be made, of one kind of subject."""
+class Check(Generic[T]):
+    """A check of one kind of subject."""
 
     code: str
     title: str
-    about: str
-    """What is looked at and why it matters, one sentence; the handbook's."""
     ask: Callable[[T], Answer]
 
-    def check(self, subject: T, group: str, profile: str | None = None) -> Check:
-        """Make it."""
-        verdict, what, remedy = self.ask(subject)
-        return Check(self.code, self.title, group, profile, verdict, what, remedy)
+    @property
+    def about(self) -> str:
+        """What is checked and why it matters, from the docstring of `ask`, for the handbook."""
+        return " ".join((self.ask.__doc__ or "").split())
+
+    def run(self, subject: T, group: str, profile: str | None = None) -> CheckResult:
+        """Run the check."""
+        status, what, remedy = self.ask(subject)
+        return CheckResult(self.code, self.title, group, profile, status, what, remedy)
+
+
+class Checks(list[Check[T]]):
+    """The checks of one module, in the order in which they are defined and shown."""
+
+    def add(
+        self, code: str, title: str
+    ) -> Callable[[Callable[[T], Answer]], Callable[[T], Answer]]:
+        """Register the decorated function; its docstring is the handbook's text."""
+
+        def register(ask: Callable[[T], Answer]) -> Callable[[T], Answer]:
+            self.append(Check(code, title, ask))
+            return ask
+
+        return register

@@ -1,4 +1,4 @@
-"""All checks over one host: in order, summed up, and written down for the handbook. Pure.
+"""All checks of one host, in order, with a summary; and the handbook's page. Pure.
 
 `python -m servicekit.doctor.examination` prints `docs/doctor.md`.
 """
@@ -11,54 +11,54 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.doctor import graphics, machine, recipe, services, windows
-from servicekit.doctor.answer import Check, CheckStatus
+from servicekit.doctor.answer import CheckResult, CheckStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from servicekit.doctor.answer import Inquiry
+    from servicekit.doctor.answer import Check
     from servicekit.doctor.view import HostView
 
 OF_HOST: Final = (
-    (services.GROUP, services.INQUIRIES),
-    (graphics.GROUP, graphics.INQUIRIES),
-    (machine.GROUP, machine.INQUIRIES),
+    (services.GROUP, services.CHECKS),
+    (graphics.GROUP, graphics.CHECKS),
+    (machine.GROUP, machine.CHECKS),
 )
 
 COMMAND: Final = "python -m servicekit.doctor.examination"
 INTRODUCTION: Final = """\
-Every check is one line: what was seen and, behind it, what would help. Its verdict is
+Each check prints one line: what was found and, if needed, a remedy. Its result is
 
 - **ok**,
-- **warn**: services run, but something will probably cost time or an answer one day,
+- **warn**: services run, but something will probably cost time or a request,
 - **fail**: a service cannot start, or will not survive what is normal on this host, or
-- **skip**: it does not apply here, or could not be looked at; the line says why.
+- **skip**: the check does not apply or cannot be made; the line says why.
 
-Nothing is changed, no engine is started, and no check needs root. All of it takes ten seconds at
-most: what has not answered by then is skipped.
+Nothing is changed, no engine is started, and no check needs root. The command takes ten seconds at
+most; what does not reply by then is skipped.
 
-`servicekit doctor` looks at the host and at all installed profiles, `servicekit doctor PROFILE` at
-the host and at that one, installed or not. The exit code is 1 where anything fails, else 0.
+`servicekit doctor` checks the host and all installed profiles, `servicekit doctor PROFILE` the host
+and that profile, installed or not. The exit code is 1 if any check fails, else 0.
 `--json` prints the same for programs, by the codes below.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What all checks said."""
+    """The results of all checks."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
     def verdict(self) -> CheckStatus:
-        """The worst verdict: `ok`, `warn` or `fail`."""
+        """The worst result: `ok`, `warn` or `fail`."""
         order = (CheckStatus.FAIL, CheckStatus.WARN)
         said = {check.verdict for check in self.checks}
         return next((verdict for verdict in order if verdict in said), CheckStatus.OK)
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many checks there are of each verdict."""
+        """Number of checks by result."""
         counted = Counter(check.verdict for check in self.checks)
         return {verdict.value: counted[verdict] for verdict in CheckStatus}
 
@@ -68,7 +68,7 @@ class Examination:
         counts = self.counts
         told = (
             (counts["fail"], "failed"),
-            (counts["warn"], "to look at"),
+            (counts["warn"], "warned"),
             (counts["ok"], "ok"),
             (counts["skip"], "skipped"),
         )
@@ -84,21 +84,21 @@ class Examination:
 
 
 def examine(host: HostView) -> Examination:
-    """Make every check that applies to `host`."""
-    return Examination(tuple(_checks(host)))
+    """Run every check that applies to `host`."""
+    return Examination(tuple(_results(host)))
 
 
-def _checks(host: HostView) -> Iterator[Check]:
-    for group, inquiries in OF_HOST:
-        yield from (inquiry.check(host, group) for inquiry in inquiries)
+def _results(host: HostView) -> Iterator[CheckResult]:
+    for group, checks in OF_HOST:
+        yield from (check.run(host, group) for check in checks)
     if host.wsl is not None:
-        yield from (inquiry.check(host.wsl, windows.GROUP) for inquiry in windows.INQUIRIES)
+        yield from (check.run(host.wsl, windows.GROUP) for check in windows.CHECKS)
     for refused in host.refused:
-        yield recipe.REFUSED.check(refused, recipe.group_of(refused.name), refused.name)
+        yield recipe.REFUSED.run(refused, recipe.group_of(refused.name), refused.name)
     for subject in host.subjects:
         name = subject.profile.name
         group = recipe.group_of(name)
-        yield from (inquiry.check(subject, group, name) for inquiry in recipe.INQUIRIES)
+        yield from (check.run(subject, group, name) for check in recipe.CHECKS)
 
 
 def handbook() -> str:
@@ -106,20 +106,20 @@ def handbook() -> str:
     lines = [
         f"<!-- Written by `{COMMAND}`; change the checks instead. -->",
         "",
-        "# What `servicekit doctor` looks at",
+        "# What `servicekit doctor` checks",
         "",
         INTRODUCTION.rstrip(),
     ]
-    tables: list[tuple[str, Iterable[Inquiry[Any]]]] = [
-        ("The host: services", services.INQUIRIES),
-        ("The host: GPU", graphics.INQUIRIES),
-        ("The host: machine", machine.INQUIRIES),
-        ("Under WSL", windows.INQUIRIES),
-        ("Each profile", recipe.INQUIRIES),
+    tables: list[tuple[str, Iterable[Check[Any]]]] = [
+        ("The host: services", services.CHECKS),
+        ("The host: GPU", graphics.CHECKS),
+        ("The host: machine", machine.CHECKS),
+        ("Under WSL", windows.CHECKS),
+        ("Each profile", recipe.CHECKS),
     ]
-    for title, inquiries in tables:
-        lines += ["", f"## {title}", "", "| code | what is looked at |", "| --- | --- |"]
-        lines += [f"| `{inquiry.code}` | {inquiry.about} |" for inquiry in inquiries]
+    for title, checks in tables:
+        lines += ["", f"## {title}", "", "| code | what is checked |", "| --- | --- |"]
+        lines += [f"| `{check.code}` | {check.about} |" for check in checks]
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,11 @@
-"""Checks of the GPU: its driver, who has its memory, what it suffered. Pure."""
+"""Checks of the GPU: its driver, its memory, its errors. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Checks, fail, ok, skip, warn
 from servicekit.doctor.view import Driver, HostView, Unseen
 from servicekit.host.facts import GpuView
 from servicekit.host.xid import Recovery
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
     from servicekit.host.xid import Xid
 
 GROUP: Final = "GPU"
+CHECKS: Final = Checks[HostView]()
 
+# Without the last one CUDA finds no GPU, and some engines silently run on the CPU.
 NODES: Final = ("nvidiactl", "nvidia0", "nvidia-uvm")
-"""Without the last one CUDA finds no GPU, and some engines go on without a word on the CPU."""
-WORTH_TELLING: Final = 1024
-"""MiB in strangers' hands that a desktop usually stays below."""
+WORTH_TELLING: Final = 1024  # MiB; a desktop usually uses less
 
 
+@CHECKS.add("driver", "driver")
 def driver(host: HostView) -> Answer:
-    """Kernel module and library are of one version, and the device nodes are there."""
+    """NVIDIA's kernel module and library are of one version, and the device nodes are there."""
     if host.wsl is not None:
-        return skip("under WSL the driver is Windows'")
+        return skip("under WSL the driver belongs to Windows")
     if isinstance(host.driver, Unseen):
         return skip(host.driver.why)
     match host.driver.module, host.driver.library:
         case None, None:
             return _without(host, "no NVIDIA driver", "install NVIDIA's driver")
         case None, _ if host.container:
-            return skip("the kernel module is not to be seen from inside this container")
+            return skip("the kernel module is not visible from inside this container")
         case None, library:
             return fail(f"the kernel module of driver {library} is not loaded", "`modprobe nvidia`")
         case module, None:
@@ -44,8 +45,8 @@ def driver(host: HostView) -> Answer:
             )
         case module, library if module != library:
             return fail(
-                f"the kernel runs driver {module}, and the library is of {library}",
-                "reboot, so that the kernel loads the newer one",
+                f"the kernel module is version {module}, the library version {library}",
+                "reboot to load the newer kernel module",
             )
         case _:
             return _nodes(host.driver, host.account)
@@ -56,23 +57,26 @@ def _nodes(driver: Driver, account: str) -> Answer:
     if absent:
         return fail(
             f"driver {driver.module} is loaded, but {' and '.join(absent)} is missing",
-            "`nvidia-modprobe -c 0 -u` as root; a container needs the devices handed in",
+            "`nvidia-modprobe -c 0 -u` as root; in a container, pass the devices in",
         )
     if driver.closed:
         nodes = " and ".join(f"/dev/{node}" for node in driver.closed)
-        return warn(f'"{account}" may not open {nodes}', "let the engine's account open them")
+        return warn(
+            f'"{account}" may not open {nodes}', "grant the engine's account access to them"
+        )
     return ok(f"kernel module and library are both {driver.module}")
 
 
 def _without(host: HostView, what: str, remedy: str) -> Answer:
-    """Say that something of a GPU is not here, which is no fault where nobody wants one."""
+    """Fail because something is missing, or skip where no profile needs a GPU."""
     if host.wants_gpu and host.subjects:
         return fail(what, remedy)
-    return skip(what if host.wants_gpu else f"{what}, and no profile here wants one")
+    return skip(what if host.wants_gpu else f"{what}, and no profile needs one")
 
 
+@CHECKS.add("gpu", "GPU")
 def visible(host: HostView) -> Answer:
-    """The driver answers, and lists a GPU."""
+    """The driver answers in time and lists a GPU."""
     if isinstance(host.gpu, Unseen):
         return skip(host.gpu.why)
     match host.gpu.view:
@@ -84,17 +88,20 @@ def visible(host: HostView) -> Answer:
             cuda = f", CUDA up to {host.gpu.cuda}" if host.gpu.cuda else ""
             return ok(f"{listed} (driver {host.gpu.driver}{cuda})")
         case GpuView.PRESENT:
-            return _without(host, "the driver knows no GPU", "see `nvidia-smi` and `dmesg`")
+            return _without(host, "the driver finds no GPU", "see `nvidia-smi` and `dmesg`")
         case GpuView.UNRESPONSIVE:
-            return fail(host.gpu.note, "reboot the host: no signal ends such a call")
+            return fail(host.gpu.note, "reboot the host: a hung driver call cannot be interrupted")
         case GpuView.LOST:
             return fail(host.gpu.note, "reset the GPU or reboot the host")
         case _:
-            return _without(host, host.gpu.note, "install NVIDIA's driver, or hand the GPU in")
+            return _without(
+                host, host.gpu.note, "install NVIDIA's driver, or pass the GPU into the container"
+            )
 
 
+@CHECKS.add("gpu-memory", "GPU memory")
 def free(host: HostView) -> Answer:
-    """Nobody but our own services has the GPU's memory."""
+    """Only servicekit's own services use GPU memory."""
     look = _present(host.gpu)
     if isinstance(look, Unseen):
         return skip(look.why)
@@ -110,14 +117,14 @@ def free(host: HostView) -> Answer:
         told.append(_memory(device, {profile for _, profile in holders if profile}))
     if strangers:
         return warn(
-            f"{'; '.join(strangers)}, in what a profile may need",
-            "stop what is not needed, or make that profile smaller",
+            f"{'; '.join(strangers)}, which a profile may need",
+            "stop what is not needed, or choose a smaller profile",
         )
     return ok("; ".join(told))
 
 
 def _mib(device: Device, holders: Iterable[object]) -> int:
-    """Add up what `holders` have; where the driver does not tell, it is what is in use."""
+    """Add up what `holders` use; where the driver does not report it, the GPU's total use."""
     amounts = [getattr(process, "mib", None) for process in holders]
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else device.used or 0
@@ -131,46 +138,48 @@ def _memory(device: Device, profiles: Iterable[str]) -> str:
     return f"{used} by {by}" if by else used
 
 
+@CHECKS.add("persistence", "persistence mode")
 def persistence(host: HostView) -> Answer:
-    """The driver stays set up while nobody uses the GPU."""
+    """The driver stays initialised while no process uses the GPU."""
     if host.wsl is not None:
-        return skip("under WSL the driver is Windows'")
+        return skip("under WSL the driver belongs to Windows")
     look = _present(host.gpu)
     if isinstance(look, Unseen):
         return skip(look.why)
     off = [device.name for device in look.devices if device.persistence is False]
     if off:
         return warn(
-            f"persistence mode is off for {', '.join(dict.fromkeys(off))}: without a process the "
-            "driver is torn down, and every start pays for setting it up",
+            f"persistence mode is off for {', '.join(dict.fromkeys(off))}: the driver "
+            "unloads without a process, and every start initialises it again",
             "`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1` at every boot",
         )
     if any(device.persistence for device in look.devices):
         return ok("on")
-    return skip("this driver has no such mode")
+    return skip("this driver has no persistence mode")
 
 
+@CHECKS.add("xids", "Xids")
 def xids(host: HostView) -> Answer:
-    """The GPU reported no fault since the boot."""
+    """The kernel log has no GPU error since boot."""
     if host.wsl is not None:
         return skip("under WSL the driver reports to Windows")
     if not host.wants_gpu:
-        return skip("no profile here wants a GPU")
+        return skip("no profile needs a GPU")
     if not isinstance(host.driver, Unseen) and not (host.driver.module or host.driver.library):
         # A container reads the log of a host whose GPUs it does not have.
-        return skip("no NVIDIA driver, so that none is about a GPU of ours")
+        return skip("no NVIDIA driver")
     if isinstance(host.xids, Unseen):
         return skip(host.xids.why)
-    reach = "since the boot" if host.xids.whole else "as far back as the kernel's log reaches"
+    reach = "since boot" if host.xids.whole else "in what is left of the kernel log"
     if not host.xids.seen:
         return ok(f"none {reach}")
     worst = max(host.xids.seen, key=lambda xid: _GRAVITY[xid.recovery])
     said = f"{', '.join(_counted(host.xids.seen))} {reach}"
     if worst.recovery in {Recovery.RESET, Recovery.REBOOT}:
-        return fail(said, f"{worst.recovery} for Xid {worst.code}, unless that was done since")
+        return fail(said, f"{worst.recovery} for Xid {worst.code}, unless already done")
     if worst.recovery is Recovery.RESTART_APP:
-        return warn(said, "a program's fault, or its engine's: look into that one's log")
-    return ok(f"{said}, of no consequence")
+        return warn(said, "an application fault; check that program's log")
+    return ok(f"{said}; harmless")
 
 
 _GRAVITY: Final = {
@@ -192,28 +201,4 @@ def _present(look: GpuReading | Unseen) -> GpuReading | Unseen:
         return look
     if look.view is GpuView.PRESENT and look.devices:
         return look
-    return Unseen("no GPU can be asked")
-
-
-INQUIRIES: Final = (
-    Inquiry(
-        "driver",
-        "driver",
-        "NVIDIA's kernel module and library are of one version, and the device nodes are there.",
-        driver,
-    ),
-    Inquiry("gpu", "GPU", "The driver answers in time and lists a GPU.", visible),
-    Inquiry(
-        "gpu-memory",
-        "GPU memory",
-        "Nobody but servicekit's own services has the GPU's memory.",
-        free,
-    ),
-    Inquiry(
-        "persistence",
-        "persistence mode",
-        "The driver stays set up while no process uses the GPU.",
-        persistence,
-    ),
-    Inquiry("xids", "Xids", "The kernel's log tells of no fault of a GPU since the boot.", xids),
-)
+    return Unseen("no GPU is available")

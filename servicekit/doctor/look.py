@@ -32,7 +32,7 @@ LIMIT: Final = 8.0  # seconds for all questions: with Python's start and the pri
 
 
 def look(request: DoctorRequest, tell: Callable[[tuple[str, ...]], None]) -> HostView:
-    """Look at the host; `tell` what is waited for, once that takes more than two seconds."""
+    """Read the host; `tell` what is still running after two seconds."""
     return asyncio.run(_look(request, tell))
 
 
@@ -41,17 +41,15 @@ async def _look(request: DoctorRequest, tell: Callable[[tuple[str, ...]], None])
     on_wsl = evidence.on_wsl()
     board = BoundedCalls(LIMIT)
     gpus = Gpus((), environment=request.environ, limit=ANSWER_LIMIT)
-    gpu = board.ask("the GPU's driver", gpus.look())
+    gpu = board.ask("the GPU driver", gpus.look())
     manager = board.ask("the service manager", look_host.manager(request))
     groups = board.ask("control groups", call(look_host.groups))
     logins = board.ask("logind", call(lambda: look_host.logins(account)))
     journal = board.ask("journald", call(look_host.journal))
     containers = board.ask("containers", call(lambda: look_host.containers(root=root)))
-    driver = board.ask("the driver's files", look_host.driver())
-    held = board.ask(
-        "who has the GPU's memory", after(gpu, lambda seen: look_host.held(seen, request))
-    )
-    xids = board.ask("the kernel's log", look_host.xids())
+    driver = board.ask("the driver files", look_host.driver())
+    held = board.ask("GPU memory", after(gpu, lambda seen: look_host.held(seen, request)))
+    xids = board.ask("the kernel log", look_host.xids())
     clock = board.ask("the clocks", look_host.clock(systemd=SYSTEMD_RUNS.is_dir()))
     shared = board.ask("shared memory", call(lambda: look_host.shared(root=root)))
     profiles = [ProfileQuestions(board, order, request) for order in request.orders]

@@ -69,7 +69,7 @@ async def manager(request: DoctorRequest) -> view.SystemdView | view.SupervisorV
     said = await output(["systemctl", *show], limit=ANSWER_LIMIT, environment=environ)
     version = texts.properties(said).get("Version", "")
     if not version:
-        # Without D-Bus only root may ask; what is installed is what runs, but for an upgrade.
+        # Without D-Bus only root may ask: take the installed version instead.
         said = await output(["systemctl", "--version"], limit=ANSWER_LIMIT, environment=environ)
         version = texts.program_version(said)
     user = None
@@ -133,7 +133,7 @@ def journal(roots: Sequence[str] = CONFIGURATION) -> view.Journal:
 def containers(*, root: bool) -> tuple[str, ...]:
     """Name the containers that see a GPU."""
     if not root:
-        raise NoReplyError("only root may look into containers")
+        raise NoReplyError("run as root to see containers")
     return gpu_containers()
 
 
@@ -162,17 +162,17 @@ def _parts(library: str) -> view.Driver:
 
 
 async def libraries() -> dict[str, str]:
-    """Ask the loader for the libraries that it knows, by name."""
+    """Ask the loader for its libraries, by name."""
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         if os.access(program, os.X_OK):
             return texts.libraries(await output([program, "-p"], limit=ANSWER_LIMIT))
-    raise NoReplyError('"ldconfig" is not here')
+    raise NoReplyError('"ldconfig" was not found')
 
 
 def held(seen: GpuReading, request: DoctorRequest) -> tuple[view.Held, ...]:
-    """Name who has the memory of each GPU, and to which profile's engine it belongs."""
+    """List the processes that use each GPU's memory, with the profiles they belong to."""
     if seen.view is not GpuView.PRESENT:
-        raise NoReplyError("no GPU can be asked")
+        raise NoReplyError("no GPU is available")
     living, census = procfs.snapshot(), Census()
     holders = {pid: living[pid] for gpu in seen.devices for pid in gpu.processes if pid in living}
     owner = {pid: marker.profile for pid, marker in census.marked(holders).items()}
@@ -190,7 +190,7 @@ def held(seen: GpuReading, request: DoctorRequest) -> tuple[view.Held, ...]:
 
 
 def engines(request: DoctorRequest, living: Mapping[int, Stat]) -> dict[int, str]:
-    """Name the processes of engines that run, by pid, each with its profile."""
+    """List the processes of running engines, by pid, with their profiles."""
     found: dict[int, str] = {}
     for name in request.installed:
         state = None
@@ -202,12 +202,12 @@ def engines(request: DoctorRequest, living: Mapping[int, Stat]) -> dict[int, str
 
 
 async def xids(log: str = KERNEL_LOG) -> view.Xids:
-    """Read the GPU's faults from the kernel's own buffer or, where that is closed, the journal."""
-    closed = "the kernel's log may only be read by root, or in group systemd-journal"
+    """Read GPU errors from the kernel's buffer or, where that is not permitted, the journal."""
+    closed = "the kernel log can only be read by root or group systemd-journal"
     try:
         return await call(lambda: kernel_buffer(log))
     except FileNotFoundError:
-        closed = "there is no kernel's log here, as in most containers"
+        closed = "there is no kernel log here, as in most containers"
     except OSError:
         pass
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat"]
@@ -220,7 +220,7 @@ async def xids(log: str = KERNEL_LOG) -> view.Xids:
 
 
 def kernel_buffer(path: str = KERNEL_LOG) -> view.Xids:
-    """Read what the kernel still has of its log; raise `OSError` where that is closed."""
+    """Read the kernel's log buffer; raise `OSError` where that is not permitted."""
     log = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     seen: list[Xid] = []
     first: int | None = None
@@ -267,7 +267,7 @@ async def clock(
 
 
 def shared(*, root: bool) -> tuple[view.SharedFile, ...]:
-    """Find what engines keep in shared memory, and whether a living process has it."""
+    """List the engines' files in shared memory, and whether a process uses them."""
     found = [
         entry
         for entry in sorted(Path(DIRECTORY).iterdir())
@@ -279,7 +279,7 @@ def shared(*, root: bool) -> tuple[view.SharedFile, ...]:
         with suppress(FileNotFoundError):  # it is gone by now
             about = entry.stat(follow_symlinks=False)
             if stat.S_ISREG(about.st_mode):
-                # Another account's processes cannot be looked into, and may have it.
+                # The processes of another account are hidden and may use it.
                 told = root or about.st_uid == os.geteuid()
                 has = used.get(str(entry)) == about.st_ino
                 files.append(view.SharedFile(entry.name, about.st_size, has if told else None))

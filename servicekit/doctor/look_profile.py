@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class ProfileQuestions:
-    """The questions about one profile; all but the first need its plan."""
+    """Questions about one profile; all but the first need its plan."""
 
     def __init__(self, board: BoundedCalls, order: Order, request: DoctorRequest) -> None:
         self._order = order
@@ -71,12 +71,12 @@ class ProfileQuestions:
         self._cut_off = board.ask(about, call(lambda: cut_off(path)))
 
     def seen(self, gpu: GpuReading | Unseen) -> ProfileView | RefusedProfile:
-        """Give what was found; a profile without a plan counts as one that cannot run."""
+        """Return the answers; a profile that cannot be planned counts as refused."""
         try:
             survey, plan = self._survey.answer(), self._plan.answer()
         except (NoReplyError, UserError) as error:
             return RefusedProfile(self._order.profile.name, str(error))
-        # What the install says of lingering is a line of its own here.
+        # Lingering has a check of its own.
         own = self._order.manager is ManagerName.SYSTEMD and self._order.places.scope is Scope.USER
         elsewhere = set(ends_with_session()) if own else set()
         return ProfileView(
@@ -96,7 +96,7 @@ class ProfileQuestions:
 
 
 def models_of(plan: Plan) -> view.Models:
-    """Look for a profile's weights; raises `PermissionError` where they may not be looked at."""
+    """Find a profile's weights; raise `PermissionError` where they are not readable."""
     profile, model = plan.profile, Path(plan.host.model)
     cache = Path(hub_cache(profile, plan.host.places))
     needs = weights.needs(profile)
@@ -113,13 +113,13 @@ def models_of(plan: Plan) -> view.Models:
 
 
 def _home(plan: Plan) -> PurePosixPath:
-    """Name the directory where a profile's model is or, when it is the hub's, will be."""
+    """Return the directory of a profile's model, or where the hub's will be."""
     model = PurePosixPath(plan.host.model)
     return model.parent if model.is_absolute() else hub_cache(plan.profile, plan.host.places)
 
 
 def place_of(path: PurePosixPath) -> view.Place:
-    """Find what a path is on; one that is not there yet will be where its parent is."""
+    """Find the file system of a path, or of its nearest existing parent."""
     here = Path(path)
     while not here.exists():
         here = here.parent
@@ -142,13 +142,13 @@ def port_use(profile: Profile, request: DoctorRequest) -> view.PortUse:
     processes = engines(request, procfs.snapshot())
     ours = {pid for pid, name in processes.items() if name == profile.name}
     process = holder.process
-    # Without root it is only known whose process it is.
+    # Without root, only the account of the process is known.
     hidden = process.pid == 0 and process.user in {procfs.user(pid) for pid in ours}
     return view.PortUse(process, own=process.pid in ours or hidden)
 
 
 def cut_off(path: Path) -> dict[Cause, int]:
-    """Count a profile's runs of late that the host cut off."""
+    """Count a profile's recent runs that the host cut off."""
     since = ledger.now() - REMEMBERED
     try:
         records = ledger.read(path)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class WslQuestions:
-    """The questions about Windows."""
+    """Questions about Windows."""
 
     def __init__(self, board: BoundedCalls, environ: Mapping[str, str], wsl_conf: Path) -> None:
         def ask(question: Coroutine[Any, Any, T]) -> Pending[T]:
@@ -37,7 +37,7 @@ class WslQuestions:
         self._cuda = ask(libraries())
 
     def seen(self) -> view.Wsl:
-        """Give what was found."""
+        """Return the answers."""
         libraries = seen_or_not(self._cuda)
         cuda = libraries if isinstance(libraries, Unseen) else libraries.get("libcuda.so.1")
         return view.Wsl(
@@ -66,10 +66,10 @@ def _wslconfig(settings: Mapping[WslKey, str]) -> Mapping[WslKey, str]:
 
 
 async def _networking() -> str:
-    """Ask WSL for the networking mode that is in force, which may not be the one of the file."""
+    """Ask WSL for the networking mode in force, which may differ from the file."""
     said = await output(["wslinfo", "--networking-mode"], limit=windows.ANSWER_LIMIT)
     if not said.strip():
-        raise NoReplyError('"wslinfo" does not tell the networking mode')
+        raise NoReplyError('"wslinfo" does not report the networking mode')
     return said.strip()
 
 
@@ -84,4 +84,4 @@ async def _task(
     try:
         return view.KeepaliveTask(name=name, registered=True, faults=tuple(task.faults(xml)))
     except ValueError as error:
-        raise NoReplyError(f"Windows' answer about its task cannot be read: {error}") from None
+        raise NoReplyError(f"the reply of Windows about its task cannot be read: {error}") from None

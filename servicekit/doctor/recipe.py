@@ -1,4 +1,4 @@
-"""Checks of one profile: its engine, its model, its disk, its port. Pure."""
+"""Checks of one profile: engine, model, disk, port. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
 
-from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Check, Checks, fail, ok, skip, warn
 from servicekit.doctor.view import ProfileView, RefusedProfile, Unseen
 from servicekit.engines.options.parser import Level
 from servicekit.host.facts import GpuView
@@ -15,44 +15,45 @@ from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
 from servicekit.service.check import check as check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from servicekit.doctor.view import Place
     from servicekit.host.gpu import Device
 
+# Compute capability and the oldest CUDA for it, newest first, from NVIDIA's release notes.
 OLDEST_CUDA: Final = (("12.1", "12.9"), ("10.0", "12.8"), ("8.9", "11.8"))
-"""From which compute capability on which CUDA is needed, newest first: NVIDIA's release notes."""
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
-THROWN_AWAY: Final = frozenset({"overlay", "aufs"})
-"""Layers of containers and live systems."""
+THROWN_AWAY: Final = frozenset({"overlay", "aufs"})  # layers of containers and live systems
+# How WSL mounts Windows drives, which read weights many times slower.
 OF_WINDOWS: Final = frozenset({"9p", "drvfs", "virtiofs"})
-"""How WSL mounts Windows' drives: reading weights from one takes many times as long."""
 REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"})
 
 GIB: Final = 1 << 30
+# bytes for the caches of an engine's compilers, generously
 CACHES: Final = 5 * GIB
-"""Bytes that are allowed for what an engine's compilers keep: a guess from above."""
-LEAST: Final = 1 * GIB
-"""Bytes below which a start is likely to end with a full disk."""
+LEAST: Final = 1 * GIB  # bytes; with less, a start is likely to fill the disk
 
 
+CHECKS: Final = Checks[ProfileView]()
+
+
+@CHECKS.add("profile", "profile")
 def profile(subject: ProfileView) -> Answer:
-    """The profile is valid and may run."""
+    """The profile is valid and may run here."""
     installed = "installed" if subject.installed else "not installed"
     return ok(f"valid, allowed and {installed}")
 
 
 def refusal(refused: RefusedProfile) -> Answer:
     """Say why a profile may not run."""
-    return fail(refused.why, "mend it; `servicekit list` shows all")
+    return fail(refused.why, "fix the profile; `servicekit list` shows all")
 
 
+@CHECKS.add("engine", "engine")
 def engine(subject: ProfileView) -> Answer:
-    """Its program and model file are here, and its account may read them."""
+    """Its program and model file exist, and the service's account may read them."""
     about = f'profile "{subject.profile.name}": '
     for says, sentences, otherwise in (
-        (fail, subject.missing, "put it where the service's account finds it"),
-        (warn, subject.obstacles, "let the service's account read it"),
+        (fail, subject.missing, "install it where the service's account can find it"),
+        (warn, subject.obstacles, "grant the service's account read access"),
     ):
         if sentences:
             what, _, remedy = sentences[0].removeprefix(about).partition("; ")
@@ -60,16 +61,17 @@ def engine(subject: ProfileView) -> Answer:
     return ok(subject.plan.host.executable)
 
 
+@CHECKS.add("options", "versions, options")
 def options(subject: ProfileView) -> Answer:
-    """Its options and versions are those of the engine that is here."""
+    """The installed engine has a version that the profile accepts, and supports its options."""
     if isinstance(subject.engine, Unseen):
         return skip(subject.engine.why)
     installed = subject.engine
     version = installed.version(subject.profile.engine)
     if not installed.packages:
-        return skip("the engine is not here, or does not tell its version")
+        return skip("the engine is not installed, or does not report its version")
     devices = named_devices(subject)
-    # Which CUDA it must be is a line of its own.
+    # CUDA has a check of its own.
     capability = devices[0].capability if devices and devices[0] else None
     report = check_options(
         subject.profile, subject.plan, replace(installed, cuda=None, capability=capability)
@@ -77,7 +79,7 @@ def options(subject: ProfileView) -> Answer:
     grave = [remark for remark in report.remarks if remark.level is not Level.NOTE]
     here = f"{subject.profile.engine} {version}" if version else str(subject.profile.engine)
     if not grave:
-        return ok(f"{here} takes all {report.options} options")
+        return ok(f"{here} supports all {report.options} options")
     first = grave[0]
     more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
     says = fail if first.level is Level.ERROR else warn
@@ -90,35 +92,36 @@ def _name(subject: ProfileView) -> str:
     return subject.profile.name
 
 
+@CHECKS.add("gpus", "its GPU")
 def gpu(subject: ProfileView) -> Answer:
-    """The GPUs that it names are there, and large enough."""
+    """The GPUs that it names exist and are large enough."""
     wanted = subject.profile.gpus
     if not wanted:
-        return skip("it needs none")
+        return skip("it needs no GPU")
     if isinstance(subject.gpu, Unseen):
         return skip(subject.gpu.why)
     if subject.gpu.view is not GpuView.PRESENT:
-        return fail(subject.gpu.note, "see the line on the driver")
+        return fail(subject.gpu.note, "see the driver check")
     devices = dict(zip(wanted, named_devices(subject), strict=True))
     absent = [name for name, device in devices.items() if device is None]
     if absent:
         there = ", ".join(f"{i} ({d.uuid})" for i, d in enumerate(subject.gpu.devices)) or "none"
         return fail(
-            f"GPU {', '.join(absent)} is not here: there is {there}",
-            "name one of them in gpus in the profile",
+            f"GPU {', '.join(absent)} was not found; available: {there}",
+            "set gpus in the profile to one of them",
         )
     here = tuple(device.uuid for device in devices.values() if device is not None)
     if subject.plan.host.uuids not in {(), here}:
         return fail(
-            f"GPU {', '.join(wanted)} is another one than when it was installed",
-            f"`servicekit install {_name(subject)}` takes the one that is here",
+            f"GPU {', '.join(wanted)} has changed since the install",
+            f"run `servicekit install {_name(subject)}`",
         )
     least = subject.profile.watch.vram_minimum
     for name, device in devices.items():
         if device is not None and device.total is not None and device.total < least:
             return fail(
-                f"GPU {name} has {device.total} MiB, and the engine is to hold {least} MiB",
-                "choose a smaller profile, or lower watch.vram_minimum",
+                f"GPU {name} has {device.total} MiB, but the profile requires {least} MiB",
+                "choose a smaller profile, or lower [watch] vram_minimum",
             )
     return ok(", ".join(f"{name}: {device.name}" for name, device in devices.items() if device))
 
@@ -135,8 +138,9 @@ def named_devices(subject: ProfileView) -> tuple[Device | None, ...]:
     return tuple(found)
 
 
+@CHECKS.add("cuda", "CUDA")
 def cuda(subject: ProfileView) -> Answer:
-    """Its engine was built for a CUDA that knows the GPU, and that the driver can serve."""
+    """The engine was built for a CUDA that knows the GPU (SM120: 12.8) and the driver can serve."""
     if not subject.profile.gpus:
         return skip("it needs no GPU")
     if isinstance(subject.engine, Unseen):
@@ -172,8 +176,9 @@ def _oldest_cuda(capability: str | None) -> str | None:
     return next((needed for since, needed in OLDEST_CUDA if own >= Version(since)), None)
 
 
+@CHECKS.add("model", "model")
 def model(subject: ProfileView) -> Answer:
-    """Its weights are here, complete, for a start without a network."""
+    """Its weights are on disk and complete, so that it starts without a network."""
     if isinstance(subject.models, Unseen):
         return skip(subject.models.why)
     missing = subject.models.missing
@@ -187,21 +192,22 @@ def model(subject: ProfileView) -> Answer:
     return fail(f"{first.why}{more}", missing.remedy)
 
 
+@CHECKS.add("storage", "storage")
 def storage(subject: ProfileView) -> Answer:
-    """Its weights are on a disk that is there after a boot."""
+    """Its weights, or HF_HOME, are on a disk that survives a reboot."""
     place = subject.weights
     if isinstance(place, Unseen):
         return skip(place.why)
     where = f'"{place.path}" is on {place.kind} ({place.mount})'
     if place.kind in IN_MEMORY:
-        return fail(f"{where}: in memory, and empty after a boot", _elsewhere(subject))
+        return fail(f"{where}: in memory, and lost at a reboot", _elsewhere(subject))
     if place.kind in THROWN_AWAY:
         return warn(
-            f"{where}: a layer that is lost with its container",
+            f"{where}: a layer that is deleted with its container",
             f"mount a volume, or {_elsewhere(subject)}",
         )
     if place.kind in OF_WINDOWS:
-        return warn(f"{where}: weights are read slowly from there", _elsewhere(subject))
+        return warn(f"{where}: reading weights from there is slow", _elsewhere(subject))
     if place.kind in REMOTE:
         return warn(f"{where}: a start needs the network", _elsewhere(subject))
     return ok(where)
@@ -213,8 +219,9 @@ def _elsewhere(subject: ProfileView) -> str:
     return "move the model to a disk"
 
 
+@CHECKS.add("disk", "disk space")
 def disk(subject: ProfileView) -> Answer:
-    """There is room for what it still has to download, and for what engines compile."""
+    """There is space for the weights and for the compile caches."""
     if isinstance(subject.cache, Unseen):
         return skip(subject.cache.why)
     missing = None if isinstance(subject.models, Unseen) else subject.models.missing
@@ -225,18 +232,18 @@ def disk(subject: ProfileView) -> Answer:
     same = not isinstance(subject.weights, Unseen) and subject.weights.mount == subject.cache.mount
     there = to_come if same else 0
     if subject.cache.free < LEAST + there:
-        return fail(*_too_full(subject.cache, LEAST + there, "what engines compile"))
+        return fail(*_too_full(subject.cache, LEAST + there, "the compile cache"))
     if subject.profile.gpus and subject.cache.free < CACHES + there:
-        return warn(*_too_full(subject.cache, CACHES + there, "what engines compile"))
+        return warn(*_too_full(subject.cache, CACHES + there, "the compile cache"))
     unknown = [lack.need.repo for lack in lacks if lack.size is None and lack.need is not None]
-    but = f'; how large "{unknown[0]}" is, is not known' if unknown else ""
+    but = f'; the size of "{unknown[0]}" is unknown' if unknown else ""
     return ok(f"{_gib(subject.cache.free)} free on {subject.cache.mount}{but}")
 
 
 def _too_full(place: Place, needed: int, what: str) -> tuple[str, str]:
     return (
-        f"{_gib(place.free)} free on {place.mount}, and {what} may take {_gib(needed)}",
-        f'make room, or move "{place.path}" to a larger disk',
+        f"{_gib(place.free)} free on {place.mount}, but {what} may need {_gib(needed)}",
+        f'free some space, or move "{place.path}" to a larger disk',
     )
 
 
@@ -244,27 +251,29 @@ def _gib(size: int) -> str:
     return f"{size / GIB:.1f} GiB"
 
 
+@CHECKS.add("port", "port")
 def port(subject: ProfileView) -> Answer:
-    """Its port is free, or its own service has it."""
+    """Its port is free or used by its own service."""
     wanted = f"{subject.profile.host}:{subject.profile.port}"
     if isinstance(subject.port, Unseen):
         return skip(subject.port.why)
     if subject.port.holder is None:
         return ok(f"{wanted} is free")
     if subject.port.own:
-        return ok(f"{wanted} is held by its own service")
+        return ok(f"{wanted} is used by its own service")
     return fail(
-        f"{wanted} is held by {subject.port.holder.named}",
-        "stop that, or choose another port in the profile",
+        f"{wanted} is used by {subject.port.holder.named}",
+        "stop that process, or change the port in the profile",
     )
 
 
+@CHECKS.add("interruptions", "interruptions")
 def interruptions(subject: ProfileView) -> Answer:
-    """Its runs end by themselves or on request, not because the host went away."""
+    """No run was cut off by a suspend, a stopped virtual machine or a power loss."""
     if isinstance(subject.interruptions, Unseen):
         return skip(subject.interruptions.why)
     if not subject.interruptions:
-        return ok("its history tells of no run that the host cut off")
+        return ok("the host cut off no run recently")
     counts = subject.interruptions.items()
     worst = max(counts, key=lambda item: item[1])[0]
     told = ", ".join(f"{cause.value} {_times(count)}" for cause, count in counts)
@@ -280,58 +289,5 @@ def group_of(name: str) -> str:
     return f"profile {name}"
 
 
-REFUSED: Final = Inquiry(
-    "profile",
-    "profile",
-    "The profile is valid and may run here.",
-    refusal,
-)
-INQUIRIES: Final[Iterable[Inquiry[ProfileView]]] = (
-    Inquiry(REFUSED.code, REFUSED.title, REFUSED.about, profile),
-    Inquiry(
-        "engine",
-        "engine",
-        "Its program and model file are here, and the service's account may read them.",
-        engine,
-    ),
-    Inquiry(
-        "options",
-        "versions, options",
-        "The engine that is here is of a version that the profile wants, and knows its options.",
-        options,
-    ),
-    Inquiry("gpus", "its GPU", "The GPUs that it names are there and large enough.", gpu),
-    Inquiry(
-        "cuda",
-        "CUDA",
-        "The engine was built for a CUDA that knows the GPU (SM120: 12.8) and that the driver "
-        "can serve.",
-        cuda,
-    ),
-    Inquiry(
-        "model",
-        "model",
-        "Its weights are here and complete, for a start without a network.",
-        model,
-    ),
-    Inquiry(
-        "storage",
-        "storage",
-        "Its weights, or HF_HOME, are on a disk that is there after a boot.",
-        storage,
-    ),
-    Inquiry(
-        "disk",
-        "disk space",
-        "There is room for the weights and for what engines compile.",
-        disk,
-    ),
-    Inquiry("port", "port", "Its port is free, or held by its own service.", port),
-    Inquiry(
-        "interruptions",
-        "interruptions",
-        "Its history tells of no run that ended with a suspend, a stopped virtual machine or a "
-        "power loss.",
-        interruptions,
-    ),
-)
+# The same line for a profile that cannot be read or planned.
+REFUSED: Final = Check("profile", "profile", refusal)

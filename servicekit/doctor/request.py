@@ -21,11 +21,8 @@ class DoctorRequest:
 
     places: Places
     environ: Mapping[str, str]
-    manager: Manager | None
-    """`None` where none runs or replies."""
-    no_manager: str
-    """Why there is none."""
-    orders: tuple[Order, ...]
-    """The profiles, as they would be installed."""
+    manager: Manager | None  # `None` where none runs or replies
+    no_manager: str  # why there is none
+    orders: tuple[Order, ...]  # the profiles, as they would be installed
     refused: tuple[RefusedProfile, ...]
     installed: Mapping[str, Manifest]

@@ -1,37 +1,38 @@
-"""Checks of what keeps services: the manager, logins, the journal. Pure."""
+"""Checks of the service manager, logins and the journal. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Checks, fail, ok, skip, warn
 from servicekit.doctor.texts import leading_number
 from servicekit.doctor.view import HostView, Journal, SupervisorView, SystemdView, Unseen
 from servicekit.places import Scope
 
 GROUP: Final = "services"
+CHECKS: Final = Checks[HostView]()
 
-OLDEST_SYSTEMD: Final = 247
-"""The first that hands credentials over (`LoadCredential=`)."""
+OLDEST_SYSTEMD: Final = 247  # the first that hands credentials over (`LoadCredential=`)
+# The first for Python 3; older ones are untested.
 OLDEST_SUPERVISOR: Final = 4
-"""The first for Python 3. What is written for it was not tried with older ones."""
 FEATURES: Final = (
     (254, "RestartSteps="),
     (258, "RESTART_RESET=1"),
 )
-"""What newer versions of systemd have for restarts. servicekit's own hold-off needs neither."""
+"""Restart features of newer systemd versions. servicekit's own hold-off needs neither."""
 LINGER_FAULT: Final = 255
-"""The version whose logind may stop a lingering user's systemd at the last logout; 256.3 has the
-correction (systemd#43361)."""
+"""Its logind may stop a lingering user's systemd at the last logout; fixed in 256.3
+(systemd#43361)."""
 
+# bytes; a smaller journal loses a service's last start within days
 SMALL_JOURNAL: Final = 100 << 20
-"""Bytes below which a journal forgets a service's last start within days."""
+# messages per interval; one start of an engine can exceed it
 LOW_RATE: Final = 1000
-"""Messages in an interval of the rate limit that one start of an engine can exceed."""
 
 
+@CHECKS.add("manager", "service manager")
 def manager(host: HostView) -> Answer:
-    """A manager runs, and in a version that knows what our files say."""
+    """systemd or Supervisor runs, in a version that supports the generated files."""
     if isinstance(host.manager, Unseen):
         return fail(
             host.manager.why, host.manager.remedy or "install and start systemd or Supervisor"
@@ -44,87 +45,89 @@ def manager(host: HostView) -> Answer:
     version, runs = host.manager.version, f"systemd {host.manager.text} runs"
     if host.manager.user is False:
         return fail(
-            f'{runs}, but not that of the user "{host.account}"',
-            f"`loginctl enable-linger {host.account}`, or log in other than by su or sudo",
+            f'{runs}, but the user manager of "{host.account}" does not',
+            f"`loginctl enable-linger {host.account}`, or log in without su or sudo",
         )
     if 0 < version < OLDEST_SYSTEMD:
         return warn(
-            f"{runs}, which hands no secrets over",
-            f"upgrade it to {OLDEST_SYSTEMD} or newer for profiles with secrets",
+            f"{runs}, which does not support LoadCredential=",
+            f"upgrade it to {OLDEST_SYSTEMD} or newer to use profiles with secrets",
         )
     lacks = [f"{name} ({since})" for since, name in FEATURES if 0 < version < since]
-    without = f", without {' and '.join(lacks)}, which are not needed" if lacks else ""
+    without = f", without {' and '.join(lacks)} (optional)" if lacks else ""
     return ok(f"{runs}{without}")
 
 
+@CHECKS.add("cgroups", "control groups")
 def groups(host: HostView) -> Answer:
-    """An engine can be killed as a whole, whatever it did to escape."""
+    """Engines can be killed as a whole, by cgroup.kill of control groups version 2."""
     if not isinstance(host.manager, SystemdView):
-        return skip("control groups are used under systemd only")
+        return skip("control groups apply to systemd only")
     if isinstance(host.groups, Unseen):
         return skip(host.groups.why)
-    by_marker = "an engine's processes are found by their marker instead"
+    by_marker = "an engine's processes are found by their environment instead"
     if not host.groups.unified:
         return warn(
-            f"control groups are of version 1: {by_marker}",
+            f"control groups are version 1: {by_marker}",
             "boot with systemd.unified_cgroup_hierarchy=1",
         )
     if not host.groups.kill:
-        return warn(
-            f"the kernel cannot kill a control group: {by_marker}", "run Linux 5.14 or newer"
-        )
+        return warn(f"the kernel has no cgroup.kill: {by_marker}", "upgrade to Linux 5.14 or newer")
     return ok("version 2, with cgroup.kill")
 
 
+@CHECKS.add("lingering", "lingering")
 def lingering(host: HostView) -> Answer:
-    """A user's services outlive the login."""
+    """A user's services start at boot and survive the logout; systemd 255 has a bug there."""
     if host.scope is Scope.SYSTEM or not isinstance(host.manager, SystemdView):
-        return skip("system services need no login")
+        return skip("system services do not depend on logins")
     if isinstance(host.logins, Unseen):
         return skip(host.logins.why)
     if not host.logins.lingers:
         return fail(
-            f'services of "{host.account}" stop at logout and are not started at boot',
+            f'services of "{host.account}" stop at logout and do not start at boot',
             f"`loginctl enable-linger {host.account}`",
         )
     if host.manager.version == LINGER_FAULT:
         return warn(
-            f'"{host.account}" lingers, but systemd {LINGER_FAULT} may stop it at the last '
-            "logout all the same",
-            "install as root, for a system service",
+            f'"{host.account}" has lingering enabled, but systemd {LINGER_FAULT} may stop its '
+            "services at the last logout",
+            "install system services, as root",
         )
-    return ok(f'"{host.account}" lingers')
+    return ok(f'"{host.account}" has lingering enabled')
 
 
+@CHECKS.add("kill-user-processes", "KillUserProcesses")
 def kill_user_processes(host: HostView) -> Answer:
-    """What is started from a login outlives it."""
+    """logind does not kill what was started from a login, such as a supervisord."""
     if isinstance(host.logins, Unseen):
         return skip(host.logins.why)
     if not host.logins.kills:
-        return ok("logind leaves processes alone when their user logs out")
+        return ok("logind does not kill processes at logout")
     if isinstance(host.manager, SupervisorView):
         return warn(
-            "logind kills what a user leaves behind: a supervisord started from a login, too",
+            "logind kills processes at logout, including a supervisord started from a login",
             "start supervisord at boot, or set KillUserProcesses=no in /etc/systemd/logind.conf",
         )
-    return ok("logind kills what a user leaves behind, which no service is")
+    return ok("logind kills processes at logout, but not services")
 
 
+@CHECKS.add("journal", "journal")
 def journal(host: HostView) -> Answer:
-    """What services said is kept long enough to explain a fault."""
+    """The journal survives a reboot, is large enough, and drops no lines at its rate limit."""
     if not isinstance(host.manager, SystemdView):
-        return skip("there is no journal: Supervisor keeps a log file for each service")
+        return skip("Supervisor keeps log files, not a journal")
     found = host.journal
     if isinstance(found, Unseen):
         return skip(found.why)
     if found.storage == "none":
         return fail(
-            "journald keeps nothing: `servicekit logs` has nothing to show",
+            "journald stores nothing: `servicekit logs` has nothing to show",
             "set Storage=persistent in /etc/systemd/journald.conf",
         )
     if found.storage == "volatile":
         return warn(
-            "the journal is in memory: what was said before a reboot is lost",
+            "the journal is in memory and is lost at a reboot",
             "`mkdir -p /var/log/journal` and `journalctl --flush` as root",
         )
     if found.most is not None and found.most < SMALL_JOURNAL:
@@ -140,87 +143,43 @@ def _rate(host: HostView, found: Journal) -> Answer:
         return ok("persistent, without a rate limit")
     limit = f"{found.burst} messages in {found.interval:g} s"
     if host.scope is Scope.SYSTEM:
-        return ok(f"persistent; its rate limit, {limit}, does not hold for servicekit's units")
+        return ok(f"persistent; its rate limit, {limit}, does not apply to servicekit's units")
     if found.burst < LOW_RATE:
         return warn(
-            f"journald drops what a user's services say beyond {limit}",
+            f"journald drops messages of user services above {limit}",
             "raise RateLimitBurst in /etc/systemd/journald.conf",
         )
-    return ok(f"persistent; a user's services may say {limit}")
+    return ok(f"persistent; user services may log {limit}")
 
 
+@CHECKS.add("journal-access", "journal access")
 def journal_access(host: HostView) -> Answer:
-    """Who asks may read what services said."""
+    """The current user may read the journal of the services."""
     if not isinstance(host.manager, SystemdView):
-        return skip("there is no journal")
+        return skip("Supervisor keeps log files, not a journal")
     if isinstance(host.journal, Unseen):
         return skip(host.journal.why)
     if host.scope is Scope.USER:
-        return ok("everyone may read what their own services said")
+        return ok("users may read the journal of their own services")
     if host.journal.readable:
         return ok(f'"{host.account}" may read it')
     return warn(
-        f'"{host.account}" may not read what system services said',
+        f'"{host.account}" may not read the system journal',
         f"`usermod -aG systemd-journal {host.account}` as root, and log in again",
     )
 
 
+@CHECKS.add("gpu-containers", "GPU containers")
 def containers(host: HostView) -> Answer:
-    """Nobody else loses the GPU when systemd reads its units again."""
+    """No running container would lose its GPU when systemd reloads its units."""
     if not isinstance(host.manager, SystemdView):
-        return skip("only systemd's reload takes the GPU from containers")
+        return skip("applies to systemd only")
     if isinstance(host.containers, Unseen):
         return skip(host.containers.why)
     if host.containers:
         return warn(
-            f"{', '.join(host.containers)} would lose the GPU when systemd reads its units again, "
-            "as it does at install and uninstall",
-            "restart them afterwards, or give them the GPU by --device",
+            f"{', '.join(host.containers)} will lose the GPU when systemd reloads its units, "
+            "which install and uninstall do",
+            "restart them afterwards, or pass them the GPU by --device",
         )
-    return ok("no other container uses the GPU")
-
-
-INQUIRIES: Final = (
-    Inquiry(
-        "manager",
-        "service manager",
-        "systemd or Supervisor runs, in a version that knows what the generated files say.",
-        manager,
-    ),
-    Inquiry(
-        "cgroups",
-        "control groups",
-        "Engines can be killed as a whole: control groups of version 2 with cgroup.kill.",
-        groups,
-    ),
-    Inquiry(
-        "lingering",
-        "lingering",
-        "A user's services start at boot and outlive the logout; systemd 255 has a fault there.",
-        lingering,
-    ),
-    Inquiry(
-        "kill-user-processes",
-        "KillUserProcesses",
-        "logind leaves alone what was started from a login, such as a supervisord.",
-        kill_user_processes,
-    ),
-    Inquiry(
-        "journal",
-        "journal",
-        "The journal survives a reboot, is large enough, and drops no lines at its rate limit.",
-        journal,
-    ),
-    Inquiry(
-        "journal-access",
-        "journal access",
-        "Whoever asks may read the journal of the services.",
-        journal_access,
-    ),
-    Inquiry(
-        "gpu-containers",
-        "GPU containers",
-        "No running container would lose its GPU when systemd reads its units again.",
-        containers,
-    ),
-)
+    return ok("no container uses the GPU")

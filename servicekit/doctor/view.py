@@ -1,4 +1,4 @@
-"""The host as the checks see it: frozen values, gathered by `look`, made up by tests. Pure."""
+"""The host as the checks see it: frozen values, read by `look`, invented by tests. Pure."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """In the place of a fact that could not be looked at."""
+    """Stands for a fact that could not be read."""
 
     why: str
-    remedy: str = ""
-    """What would let it be looked at, where that is known."""
+    remedy: str = ""  # what makes it readable, where known
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,95 +34,79 @@ class SystemdView:
     """systemd, as PID 1."""
 
     version: int
-    text: str
-    """The version as it calls itself, such as "252.39-1~deb12u1"."""
+    text: str  # the version as it calls itself, such as "252.39-1~deb12u1"
+    # Whether the user's own systemd runs; `None` for system services.
     user: bool | None = None
-    """Whether the user's own systemd runs; `None` where nobody's services are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisorView:
-    """A supervisord that answers."""
+    """A supervisord that replies."""
 
     version: str
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Control groups as systemd has them."""
+    """How control groups are set up."""
 
-    unified: bool
-    """Whether all controllers are in the one hierarchy of version 2."""
-    kill: bool
-    """Whether a group can be killed as a whole (Linux 5.14)."""
+    unified: bool  # whether all controllers are in the one hierarchy of version 2
+    kill: bool  # whether a group can be killed as a whole (Linux 5.14)
 
 
 @dataclass(frozen=True, slots=True)
 class Logins:
-    """What logind does with the processes of someone who logs out."""
+    """What logind does at a logout."""
 
-    kills: bool
-    """Whether it kills them, for the account that asks."""
-    lingers: bool
-    """Whether the account's own systemd runs without a login."""
+    kills: bool  # whether it kills the current account's processes
+    lingers: bool  # whether the account's own systemd runs without a login
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """journald, as its configuration makes it."""
+    """How journald is configured."""
 
-    storage: str
-    """`persistent`, `volatile` or `none`, as it takes effect."""
-    interval: float
-    """Seconds of the rate limit; 0 for no limit."""
-    burst: int
-    """Messages of one service that it takes in that time; 0 for no limit."""
+    storage: str  # `persistent`, `volatile` or `none`, as it takes effect
+    interval: float  # seconds of the rate limit; 0 for no limit
+    burst: int  # messages of one service that it takes in that time; 0 for no limit
+    # Bytes that it may take of the disk; `None` for its default, a tenth and up to 4 GiB.
     most: int | None
-    """Bytes that it may take of the disk; `None` for its own choice, a tenth and up to 4 GiB."""
-    readable: bool
-    """Whether the account that asks may read the system's journal."""
+    readable: bool  # whether the current account may read the system's journal
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
     """The parts of NVIDIA's driver, which must be of one version."""
 
-    module: str | None
-    """Version of the loaded kernel module; `None` without one."""
-    library: str | None
-    """Version of the library that the loader finds."""
-    nodes: tuple[str, ...]
-    """Device nodes that are there."""
-    closed: tuple[str, ...] = ()
-    """Those that the account that asks may not open."""
+    module: str | None  # version of the loaded kernel module; `None` without one
+    library: str | None  # version of the library that the loader finds
+    nodes: tuple[str, ...]  # device nodes that are there
+    closed: tuple[str, ...] = ()  # those that the current account may not open
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Who has memory of one GPU, each with the profile it belongs to, `None` for a stranger."""
+    """Processes that use memory of one GPU, each with its profile; `None`: foreign process."""
 
-    gpu: str
-    """UUID."""
+    gpu: str  # UUID
     by: tuple[tuple[Process, str | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Xids:
-    """The GPU's faults in the kernel's log."""
+    """GPU errors in the kernel log."""
 
     seen: tuple[Xid, ...]
-    whole: bool
-    """Whether the log still reaches back to the boot."""
+    whole: bool  # whether the log still reaches back to the boot
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What became of the clocks since the boot, in seconds."""
+    """Differences of the clocks since boot, in seconds."""
 
-    suspended: float
-    """How long the host slept."""
+    suspended: float  # time that the host was suspended
+    # By how much the wall clock was set ahead or back; `None` where that is unknown.
     stepped: float | None
-    """By how much the wall clock was set on or back; `None` where nobody remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,22 +114,19 @@ class SharedFile:
     """A file in /dev/shm that looks like an engine's."""
 
     name: str
-    size: int
-    """Bytes."""
+    size: int  # bytes
+    # Whether a process has it open or mapped; `None` where some processes are hidden.
     used: bool | None
-    """Whether a living process has it open or mapped; `None` where not all may be looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file system keeps something."""
+    """A path and its file system."""
 
     path: PurePosixPath
-    kind: str
-    """Type of the file system, such as `ext4`."""
+    kind: str  # type of the file system, such as `ext4`
     mount: PurePosixPath
-    free: int
-    """Bytes that an ordinary account may still write."""
+    free: int  # bytes that an ordinary account may still write
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,25 +134,21 @@ class Models:
     """The weights that a profile names."""
 
     names: tuple[str, ...]
-    size: int | None
-    """Bytes of what is here; `None` where that is not known."""
-    missing: Missing | None
-    """What an engine would not find."""
+    size: int | None  # bytes of what is here; `None` where that is not known
+    missing: Missing | None  # what an engine would not find
 
 
 @dataclass(frozen=True, slots=True)
 class PortUse:
-    """Who listens where a profile wants to."""
+    """Who listens on a profile's port."""
 
-    holder: Process | None
-    """`None` where the port is free."""
-    own: bool = False
-    """Whether it is the profile's own running service."""
+    holder: Process | None  # `None` where the port is free
+    own: bool = False  # whether it is the profile's own running service
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedProfile:
-    """A profile that may not run, or is none."""
+    """A profile that is invalid or not allowed."""
 
     name: str
     why: str
@@ -180,69 +156,57 @@ class RefusedProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileView:
-    """One profile, and what it needs of the host."""
+    """One profile, and what it needs from the host."""
 
     profile: Profile
     plan: Plan
     installed: bool
-    missing: tuple[str, ...]
-    """What it cannot start without and is not here, one sentence each."""
-    obstacles: tuple[str, ...]
-    """What will probably keep its account from it, one sentence each."""
+    missing: tuple[str, ...]  # what it needs and is not there, one sentence each
+    obstacles: tuple[str, ...]  # what its account probably cannot read, one sentence each
     engine: InstalledEngine | Unseen
     models: Models | Unseen
-    cache: Place | Unseen
-    """Where weights are downloaded to and engines keep what they compile."""
-    weights: Place | Unseen
-    """Where its weights are, or will be."""
+    cache: Place | Unseen  # for downloads and compile caches
+    weights: Place | Unseen  # where its weights are, or will be
     port: PortUse | Unseen
+    # Number of its runs that the host cut off, by cause.
     interruptions: Mapping[Cause, int] | Unseen
-    """How many of its runs were cut off from outside, by cause."""
-    gpu: GpuReading | Unseen
-    """What a look at the GPUs of the host found."""
+    gpu: GpuReading | Unseen  # the GPUs of the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepaliveTask:
-    """The task of Windows that keeps the distribution running."""
+    """The Windows task that keeps the distribution running."""
 
     name: str
     registered: bool
-    faults: tuple[str, ...] = ()
-    """What keeps it from doing so, each behind "it"."""
+    faults: tuple[str, ...] = ()  # why it fails to, each a predicate of "the task"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wsl:
     """The Windows that this runs under."""
 
-    conf: Mapping[WslKey, str] | Unseen
-    """Settings of /etc/wsl.conf."""
-    wslconfig: Mapping[WslKey, str] | Unseen
-    """Settings of the Windows account's .wslconfig."""
-    networking: str | Unseen
-    """Networking mode that is in force."""
+    conf: Mapping[WslKey, str] | Unseen  # settings of /etc/wsl.conf
+    wslconfig: Mapping[WslKey, str] | Unseen  # settings of the Windows account's .wslconfig
+    networking: str | Unseen  # networking mode that is in force
     task: KeepaliveTask | Unseen
-    device: bool
-    """Whether the GPU's device is there."""
+    device: bool  # whether the GPU's device is there
+    # Path of the CUDA library that the loader takes, `None` where it finds none.
     cuda: str | Unseen | None
-    """Path of the CUDA library that the loader takes, `None` where it finds none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostView:
-    """The host at one moment."""
+    """The host at one point in time."""
 
     scope: Scope
-    account: str
-    """Who asks."""
+    account: str  # the current one
     container: bool
     manager: SystemdView | SupervisorView | Unseen
     groups: Groups | Unseen
     logins: Logins | Unseen
     journal: Journal | Unseen
-    containers: tuple[str, ...] | Unseen
-    """Running containers that see a GPU."""
+    containers: tuple[str, ...] | Unseen  # running containers that see a GPU
     driver: Driver | Unseen
     gpu: GpuReading | Unseen
     held: tuple[Held, ...] | Unseen
@@ -251,10 +215,9 @@ class HostView:
     shared: tuple[SharedFile, ...] | Unseen
     subjects: tuple[ProfileView, ...]
     refused: tuple[RefusedProfile, ...]
-    wsl: Wsl | None
-    """`None` where this is no WSL."""
+    wsl: Wsl | None  # `None` where this is no WSL
 
     @property
     def wants_gpu(self) -> bool:
-        """Whether a GPU is needed: a profile says so, or none was asked about."""
+        """Whether a profile needs a GPU; true without any profile."""
         return not self.subjects or any(subject.profile.gpus for subject in self.subjects)

@@ -1,10 +1,10 @@
-"""Checks of the Windows that WSL2 runs under. Pure."""
+"""Checks of the Windows settings that WSL2 depends on. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.answer import Answer, Inquiry, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Checks, fail, ok, skip, warn
 from servicekit.doctor.view import Unseen, Wsl
 from servicekit.doctor.wsl import wanted
 from servicekit.doctor.wsl.conf import WslKey
@@ -15,42 +15,45 @@ if TYPE_CHECKING:
     from servicekit.doctor.wsl.wanted import Wanted
 
 GROUP: Final = "WSL"
+CHECKS: Final = Checks[Wsl]()
 
-REMEDY: Final = "`servicekit wsl render` writes the file as it should be"
-LIBRARY: Final = "/usr/lib/wsl/lib/"
-"""Where Windows' driver puts its libraries for Linux."""
+REMEDY: Final = "`servicekit wsl render` writes a corrected file"
+LIBRARY: Final = "/usr/lib/wsl/lib/"  # where Windows' driver puts its libraries for Linux
 
 _GPU: Final = WslKey("wsl2", "gpuSupport").folded
 
 
+@CHECKS.add("wsl-systemd", "systemd")
 def systemd(wsl: Wsl) -> Answer:
-    """`wsl.conf` has WSL start systemd."""
-    return _setting(wanted.SYSTEMD, wsl.conf, "only a Supervisor can start services")
+    """wsl.conf has WSL start systemd: [boot] systemd=true."""
+    return _setting(wanted.SYSTEMD, wsl.conf, "only Supervisor can start services")
 
 
+@CHECKS.add("wsl-instance-idle", "instance idle")
 def instance_idle(wsl: Wsl) -> Answer:
-    """The distribution is not stopped when its last window is closed."""
+    """The distribution is not stopped without a window: [general] instanceIdleTimeout=-1."""
     return _setting(
         wanted.INSTANCE_IDLE,
         wsl.wslconfig,
-        "without a window the distribution is stopped, with all services, after a quarter of a "
-        "minute",
+        "without a window the distribution and its services stop after 15 seconds",
     )
 
 
+@CHECKS.add("wsl-vm-idle", "VM idle")
 def vm_idle(wsl: Wsl) -> Answer:
-    """The virtual machine is not stopped when nothing seems to run."""
+    """The virtual machine is not stopped: [wsl2] vmIdleTimeout=-1, which alone is not enough."""
     return _setting(
-        wanted.VM_IDLE, wsl.wslconfig, "the virtual machine is stopped when WSL finds it idle"
+        wanted.VM_IDLE, wsl.wslconfig, "the virtual machine stops when WSL considers it idle"
     )
 
 
+@CHECKS.add("wsl-memory-reclaim", "memory reclaim")
 def memory_reclaim(wsl: Wsl) -> Answer:
-    """The page cache is left alone."""
+    """The page cache is left alone: [experimental] autoMemoryReclaim=disabled."""
     return _setting(
         wanted.MEMORY_RECLAIM,
         wsl.wslconfig,
-        "WSL empties the page cache when it is idle, and the next load reads from the disk",
+        "WSL drops the page cache when idle, and the next load reads from disk",
     )
 
 
@@ -64,40 +67,43 @@ def _setting(one: Wanted, settings: Mapping[WslKey, str] | Unseen, otherwise: st
     return warn(f"{shown}: {otherwise}", REMEDY)
 
 
+@CHECKS.add("wsl-networking", "networking")
 def networking(wsl: Wsl) -> Answer:
-    """Loopback works: the networking mode is not mirrored."""
+    """The networking mode is not mirrored: loopback has failed under it in several ways."""
     if isinstance(wsl.networking, Unseen):
         return skip(wsl.networking.why)
     if wsl.networking == "wsl1":
         return fail("this is WSL 1, which has no GPU", "`wsl.exe --set-version NAME 2`")
     if not wanted.NETWORKING.does(wsl.networking):
         return warn(
-            f"networking is {wsl.networking}: connections over loopback may hang or go astray",
+            f"networking is {wsl.networking}: loopback connections may hang or fail",
             REMEDY,
         )
     return ok(f"networking is {wsl.networking}")
 
 
+@CHECKS.add("wsl-keepalive", "keepalive task")
 def keepalive(wsl: Wsl) -> Answer:
-    """Windows starts the distribution at logon, and keeps it running."""
+    """A Windows task starts the distribution at logon, without the limit of three days."""
     if isinstance(wsl.task, Unseen):
         return skip(wsl.task.why)
     name = f'"{wsl.task.name}"'
     if not wsl.task.registered:
         return warn(
-            f"Windows has no task {name}: after a boot nothing starts the distribution",
-            "`servicekit wsl render` writes it, and says how to register it",
+            f"Windows has no task {name}: nothing starts the distribution after a boot",
+            "`servicekit wsl render` writes it and shows how to register it",
         )
     if wsl.task.faults:
         return warn(
             f"the task {name} {' and '.join(wsl.task.faults)}",
-            "register it anew from `servicekit wsl render`",
+            "register it again from `servicekit wsl render`",
         )
     return ok(f"the task {name} is registered")
 
 
+@CHECKS.add("wsl-cuda", "CUDA library")
 def library(wsl: Wsl) -> Answer:
-    """The GPU is handed in, and CUDA's library is Windows'."""
+    """Windows provides the GPU, and the loader uses the Windows driver's libcuda."""
     if not isinstance(wsl.wslconfig, Unseen) and wsl.wslconfig.get(_GPU, "").lower() in {
         "false",
         "0",
@@ -105,64 +111,18 @@ def library(wsl: Wsl) -> Answer:
         return fail("[wsl2] gpuSupport = false", "remove it from .wslconfig, `wsl.exe --shutdown`")
     if not wsl.device:
         return fail(
-            "/dev/dxg is missing: Windows hands no GPU in", "install NVIDIA's Windows driver"
+            "/dev/dxg is missing: Windows provides no GPU", "install NVIDIA's Windows driver"
         )
     if isinstance(wsl.cuda, Unseen):
         return skip(wsl.cuda.why)
     if wsl.cuda is None:
         return fail(
-            f"no libcuda.so.1 is found, which should be in {LIBRARY}",
-            "`ldconfig` as root; is NVIDIA's Windows driver installed?",
+            f"libcuda.so.1 was not found; it should be in {LIBRARY}",
+            "install NVIDIA's Windows driver, or run `ldconfig` as root",
         )
     if not wsl.cuda.startswith(LIBRARY):
         return fail(
-            f'CUDA is "{wsl.cuda}", a Linux driver\'s, which finds no GPU under WSL',
-            f"remove that package: the driver is Windows', its library is in {LIBRARY}",
+            f'CUDA is "{wsl.cuda}", from a Linux driver, which finds no GPU under WSL',
+            f"remove that package: WSL uses the Windows driver's library in {LIBRARY}",
         )
     return ok(wsl.cuda)
-
-
-INQUIRIES: Final = (
-    Inquiry(
-        "wsl-systemd",
-        "systemd",
-        "wsl.conf has WSL start systemd: [boot] systemd=true.",
-        systemd,
-    ),
-    Inquiry(
-        "wsl-instance-idle",
-        "instance idle",
-        "The distribution is not stopped without a window: [general] instanceIdleTimeout=-1.",
-        instance_idle,
-    ),
-    Inquiry(
-        "wsl-vm-idle",
-        "VM idle",
-        "The virtual machine is not stopped: [wsl2] vmIdleTimeout=-1, which alone is not enough.",
-        vm_idle,
-    ),
-    Inquiry(
-        "wsl-memory-reclaim",
-        "memory reclaim",
-        "The page cache is left alone: [experimental] autoMemoryReclaim=disabled.",
-        memory_reclaim,
-    ),
-    Inquiry(
-        "wsl-networking",
-        "networking",
-        "The networking mode is not mirrored, under which loopback has failed in several ways.",
-        networking,
-    ),
-    Inquiry(
-        "wsl-keepalive",
-        "keepalive task",
-        "A task of Windows starts the distribution at logon, without the limit of three days.",
-        keepalive,
-    ),
-    Inquiry(
-        "wsl-cuda",
-        "CUDA library",
-        "The GPU is handed in, and the loader takes libcuda from Windows' driver.",
-        library,
-    ),
-)

@@ -14,37 +14,32 @@ if TYPE_CHECKING:
 
     from servicekit.places import Places
 
+# Exists if and only if systemd is PID 1: how `sd_booted(3)` tells, too.
 SYSTEMD_RUNS: Final = Path("/run/systemd/system")
-"""Exists if and only if systemd is PID 1: how `sd_booted(3)` tells, too."""
 SUPERVISOR_SOCKETS: Final = (
     Path("/run/supervisor.sock"),
     Path("/var/run/supervisor.sock"),
     Path("/tmp/supervisor.sock"),  # noqa: S108 - where Supervisor's own sample puts it
 )
+# Set by supervisord for what it starts; anybody may set it to name a supervisord.
 SERVER_URL: Final = "SUPERVISOR_SERVER_URL"
-"""Set by supervisord for what it starts; anybody may set it to name a supervisord."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a manager says about one service. Both managers' words become systemd's."""
 
-    active: str
-    """`active`, `activating`, `deactivating`, `inactive`, `failed`."""
-    loaded: bool = True
-    """Whether the manager knows the service at all."""
-    pid: int | None = None
-    """The watchdog's process."""
-    text: str = ""
-    """What the manager shows beside the state."""
+    active: str  # `active`, `activating`, `deactivating`, `inactive`, `failed`
+    loaded: bool = True  # whether the manager knows the service at all
+    pid: int | None = None  # the watchdog's process
+    text: str = ""  # what the manager shows beside the state
+    # Restarts by the manager since it was last started by hand; `None` where it does not
+    # count.
     restarts: int | None = None
-    """Restarts by the manager since it was last started by hand; `None` where it does not count."""
-    run: str = ""
-    """Run id, where the manager gives one."""
-    enabled: bool | None = None
-    """Whether it starts at boot; `None` where the manager does not say."""
+    run: str = ""  # run id, where the manager gives one
+    enabled: bool | None = None  # whether it starts at boot; `None` where the manager does not say
+    # Exit code of the last watchdog that ended, where the manager says.
     exit_code: int | None = None
-    """Exit code of the last watchdog that ended, where the manager says."""
 
     @property
     def is_up(self) -> bool:
@@ -58,14 +53,11 @@ class LogQuery:
 
     follow: bool = False
     lines: int | None = 100
-    since: str = ""
-    """A time that `journalctl --since` takes."""
-    priority: str = ""
-    """A level that `journalctl --priority` takes, such as `err`."""
+    since: str = ""  # A time that `journalctl --since` takes
+    priority: str = ""  # A level that `journalctl --priority` takes, such as `err`
     run: str = ""
     cause: str = ""
-    bare: bool = False
-    """Only what was written, without the journal's own columns."""
+    bare: bool = False  # only what was written, without the journal's own columns
 
 
 class Manager(Protocol):

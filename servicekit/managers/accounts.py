@@ -12,8 +12,7 @@ from typing import Final
 from servicekit.errors import UserError
 
 HOME: Final = "/var/lib/servicekit"
-LIMIT: Final = 30.0
-"""Seconds for the tools that edit the account database."""
+LIMIT: Final = 30.0  # seconds for the tools that edit the account database
 
 
 def exists(name: str) -> bool:

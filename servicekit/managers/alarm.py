@@ -15,10 +15,9 @@ from servicekit.managers.supervisor import FINAL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LIMIT: Final = 60.0
-"""Seconds that all of an alert may take: as in its unit under systemd."""
+LIMIT: Final = 60.0  # seconds that all of an alert may take: as in its unit under systemd
+# Set by supervisord to the name of the program that it started.
 PROGRAM: Final = "SUPERVISOR_PROCESS_NAME"
-"""Set by supervisord to the name of the program that it started."""
 
 
 def alarm(command: tuple[str, ...], profile: str, code: int, environ: Mapping[str, str]) -> None:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from servicekit.places import Places
 
-LIMIT: Final = 5.0
-"""Seconds that our own end may take."""
+LIMIT: Final = 5.0  # seconds that our own end may take
 
 
 def hasten(places: Places, environment: Mapping[str, str]) -> None:

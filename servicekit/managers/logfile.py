@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from servicekit.managers import LogQuery
 
+# A line of a service's own, as `servicekit.log` writes it where there is no journal.
 OURS: Final = re.compile(rb"time=(?P<time>\S+) level=(?P<level>\w+) .* (?:run|tunnel)=\S+$")
-"""A line of a service's own, as `servicekit.log` writes it where there is no journal."""
+# What `journalctl --priority` takes, by number.
 LEVELS: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
-"""What `journalctl --priority` takes, by number."""
 OUR_LEVELS: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6, "debug": 7}
 UNITS: Final = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), timedelta(seconds=1)),

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery
     from servicekit.places import Places
 
+# Seconds for one answer of supervisord; its single loop also reads every program's output.
 ANSWER_LIMIT: Final = 20.0
-"""Seconds for one answer of supervisord; its single loop also reads every program's output."""
 POLL: Final = 0.05
 
 # Faults, as supervisor.xmlrpc.Faults numbers them.
@@ -40,10 +40,9 @@ ALREADY_ADDED: Final = 90
 STILL_RUNNING: Final = 91
 CANT_REREAD: Final = 92
 
-_WAIT: Final = False
-"""Waiting within a call would hold its connection for as long as a stop takes."""
+_WAIT: Final = False  # waiting within a call would hold its connection for as long as a stop takes
+# Exit codes after which a watchdog is not started again: `exitcodes=` as we write it.
 FINAL: Final = frozenset({0, 69, 78})
-"""Exit codes after which a watchdog is not started again: `exitcodes=` as we write it."""
 
 STATES: Final = {
     "STOPPED": "inactive",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery
     from servicekit.places import Places
 
+# Seconds for an answer to anything but a stop; a `daemon-reload` of a busy host takes some.
 ANSWER_LIMIT: Final = 60.0
-"""Seconds for an answer to anything but a stop; a `daemon-reload` of a busy host takes some."""
 PROPERTIES: Final = (
     "Id",
     "LoadState",

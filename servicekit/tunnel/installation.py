@@ -56,13 +56,12 @@ if TYPE_CHECKING:
     from servicekit.places import Places
     from servicekit.tunnel.values import HostKey, Tunnel
 
+# Account of the system's tunnels: an engine that is broken into must not find their keys.
 ACCOUNT: Final = "servicekit-tunnel"
-"""Account of the system's tunnels: an engine that is broken into must not find their keys."""
 SYSUSERS: Final = "servicekit-tunnel.conf"
+# Seconds that a manager waits beyond the service's own bounds, which are the ones that count.
 MARGIN: Final = 15.0
-"""Seconds that a manager waits beyond the service's own bounds, which are the ones that count."""
-STOP_LIMIT: Final = 30.0
-"""Seconds for a manager to stop a tunnel; its service takes five at most."""
+STOP_LIMIT: Final = 30.0  # seconds for a manager to stop a tunnel; its service takes five at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,7 @@ class TunnelFiles:
     tunnel: Tunnel
     places: Places
     manager: ManagerName
-    command: tuple[str, ...]
-    """What the manager runs the service by."""
+    command: tuple[str, ...]  # what the manager runs the service by
     pair: KeyPair
     pinned: tuple[HostKey, ...]
 

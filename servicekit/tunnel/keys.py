@@ -12,12 +12,9 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.text import printable
 from servicekit.tunnel.values import HostKey, host_keys
 
-LIMIT: Final = 60.0
-"""Seconds for one program; ssh-keyscan has its own bound for each address."""
-SCAN_LIMIT: Final = 10
-"""Seconds that a server may take to show its keys."""
-LARGEST: Final = 64 * 1024
-"""Bytes of a file that may be a private key."""
+LIMIT: Final = 60.0  # seconds for one program; ssh-keyscan has its own bound for each address
+SCAN_LIMIT: Final = 10  # seconds that a server may take to show its keys
+LARGEST: Final = 64 * 1024  # bytes of a file that may be a private key
 
 
 class KeyPair(NamedTuple):

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
-GRACE: Final = 5.0
-"""Seconds that ssh may take to end when it is asked; it takes milliseconds."""
-LONGEST: Final = 1 << 16
-"""Bytes of a line that are kept."""
+GRACE: Final = 5.0  # seconds that ssh may take to end when it is asked; it takes milliseconds
+LONGEST: Final = 1 << 16  # bytes of a line that are kept
 
 
 class Link:

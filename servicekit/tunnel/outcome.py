@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
+# Characters of ssh's words that are repeated: some of them are the server's.
 LONGEST_LINE: Final = 300
-"""Characters of ssh's words that are repeated: some of them are the server's."""
 
 
 class TunnelCause(StrEnum):
@@ -30,8 +30,7 @@ class TunnelCause(StrEnum):
     DENIED = "denied"
     KEY = "key"
     REFUSED = "forward-refused"
-    SSH = "ssh"
-    """ssh itself cannot, or the two do not speak the same."""
+    SSH = "ssh"  # ssh itself cannot, or the two do not speak the same
     PORT_TAKEN = "port-taken"
     UNREACHABLE = "unreachable"
     LOST = "lost"
@@ -135,10 +134,9 @@ class SshOutput:
         self._server_key = ""
         self._refused = False
         self._last = ""
-        self.up = False
-        """The forwarding stands."""
+        self.up = False  # the forwarding stands
+        # The first that was told of, since it was up where it was.
         self.trouble: TunnelFault | None = None
-        """The first that was told of, since it was up where it was."""
 
     def hear(self, line: str) -> str:
         """Take the next line; return it as far as it is for the log, once in a row."""

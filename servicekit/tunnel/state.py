@@ -15,8 +15,8 @@ from servicekit.host import procfs, untrusted
 
 LARGEST: Final = 64 * 1024  # bytes; a state file has less than one KiB
 
+# The phases; after the last two its service has ended.
 WAITING, CONNECTING, UP, DOWN, STOPPED = "waiting", "connecting", "up", "down", "stopped"
-"""The phases; after the last two its service has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,17 @@ class TunnelState:
 
     tunnel: str
     phase: str
-    since: str
-    """When it entered the phase, ISO 8601 in UTC."""
-    pid: int
-    """Of the service."""
-    pid_started: int
-    """Its start time in clock ticks since boot: whether it still lives."""
+    since: str  # when it entered the phase, ISO 8601 in UTC
+    pid: int  # of the service
+    pid_started: int  # its start time in clock ticks since boot: whether it still lives
     ssh_pid: int = 0
     ssh_started: int = 0
-    cause: str | None = None
-    """Why it is not up, or was not when it was last tried."""
+    cause: str | None = None  # why it is not up, or was not when it was last tried
     why: str = ""
     remedy: str = ""
-    faults: int = 0
-    """Consecutive ones, up to now."""
-    failed_at: float = 0.0
-    """When the last of them was, on the monotonic clock of this boot."""
-    code: int | None = None
-    """Exit code, once the service has ended."""
+    faults: int = 0  # consecutive ones, up to now
+    failed_at: float = 0.0  # when the last of them was, on the monotonic clock of this boot
+    code: int | None = None  # exit code, once the service has ended
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

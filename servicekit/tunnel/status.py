@@ -31,19 +31,16 @@ if TYPE_CHECKING:
     from servicekit.tunnel.state import TunnelState
     from servicekit.tunnel.values import Tunnel
 
+# Seconds for the first line of an answer: a busy engine still lists its models.
 ANSWER_WITHIN: Final = 10.0
-"""Seconds for the first line of an answer: a busy engine still lists its models."""
-LONGEST_LINE: Final = 1024
-"""Bytes of that line."""
+LONGEST_LINE: Final = 1024  # bytes of that line
 
 
 class TunnelStatus(StrEnum):
     """How a tunnel is: a closed list."""
 
-    UP = "up"
-    """Something answers through it."""
-    ENGINE_DOWN = "engine-down"
-    """The tunnel stands, and nothing answers at its other end."""
+    UP = "up"  # something answers through it
+    ENGINE_DOWN = "engine-down"  # the tunnel stands, and nothing answers at its other end
     PORT_TAKEN = "port-taken"
     DOWN = "down"
     STOPPED = "stopped"
@@ -57,23 +54,18 @@ class TunnelReport:
     state: TunnelStatus
     why: str
     remedy: str = ""
-    cause: str | None = None
-    """Why it is down: one of the tunnel's causes."""
-    since: str | None = None
-    """When its service entered the phase it is in, ISO 8601."""
-    faults: int = 0
-    """Consecutive attempts that ended in a fault."""
+    cause: str | None = None  # why it is down: one of the tunnel's causes
+    since: str | None = None  # when its service entered the phase it is in, ISO 8601
+    faults: int = 0  # consecutive attempts that ended in a fault
     to: str = ""
     way: str = ""
     url: str = ""
-    served_name: str | None = None
-    """Of the profile that answers through it, where one is known to."""
+    served_name: str | None = None  # of the profile that answers through it, where one is known to
     manager: str | None = None
+    # How the manager sees it, in systemd's words; `None` where it cannot be asked.
     manager_state: str | None = None
-    """How the manager sees it, in systemd's words; `None` where it cannot be asked."""
     enabled: bool | None = None
-    drift: tuple[str, ...] = ()
-    """Files that are not as the install left them."""
+    drift: tuple[str, ...] = ()  # files that are not as the install left them
 
     def as_json(self) -> dict[str, Any]:
         """For a program."""
@@ -85,8 +77,7 @@ class ExpectedEngines:
     """Whom a tunnel may lead to: profiles with the port of its other end, and their API keys."""
 
     profiles: tuple[tuple[Profile, str | None], ...] = ()
-    deep: bool = False
-    """Ask for a completion, too."""
+    deep: bool = False  # ask for a completion, too
 
 
 def conclude(

@@ -38,17 +38,16 @@ KNOWN_HOSTS: Final = "known_hosts"
 
 UNPRIVILEGED: Final = 1024
 LAST_PORT: Final = 65535
-LONGEST_HOST: Final = 253
-"""Characters of a host's name in the DNS."""
+LONGEST_HOST: Final = 253  # characters of a host's name in the DNS
+# Seconds beyond its connection that a login may take, forwarding included; ssh has no bound.
 LOGIN_WITHIN: Final = 20
-"""Seconds beyond its connection that a login may take, forwarding included; ssh has no bound."""
 
 NAME_WORDS: Final = "a name has a-z, 0-9 and, behind the first, dashes, 48 at most"
 
 HOLD_OFF: Final = 5.0
 LONGEST_HOLD_OFF: Final = 60.0
+# Seconds after which a tunnel that was up has been healthy: faults before it no longer count.
 STEADY: Final = 30.0
-"""Seconds after which a tunnel that was up has been healthy: faults before it no longer count."""
 
 _USER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _HOST: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?")
@@ -72,23 +71,16 @@ class Tunnel:
     """One tunnel. One that exists is valid: raises `TunnelError` with all that is wrong."""
 
     name: str
-    user: str
-    """Account on the server."""
-    host: str
-    """The server: a name or an address."""
+    user: str  # account on the server
+    host: str  # the server: a name or an address
     ssh_port: int = 22
-    local: int = 18000
-    """Port on this host."""
-    remote: int = 18000
-    """Port on the server."""
-    reverse: bool = False
-    """The engine is on this host, and the server gets the port."""
+    local: int = 18000  # port on this host
+    remote: int = 18000  # port on the server
+    reverse: bool = False  # the engine is on this host, and the server gets the port
+    # Seconds of silence after which the server is asked whether it is there.
     alive_interval: int = 15
-    """Seconds of silence after which the server is asked whether it is there."""
-    alive_count: int = 3
-    """Questions without an answer after which the connection is dead."""
-    connect_timeout: int = 10
-    """Seconds for a connection and the agreement on keys."""
+    alive_count: int = 3  # questions without an answer after which the connection is dead
+    connect_timeout: int = 10  # seconds for a connection and the agreement on keys
 
     def __post_init__(self) -> None:
         """Check everything; nothing later has to."""
@@ -326,8 +318,7 @@ class HostKey(NamedTuple):
     """A public key of a server."""
 
     type: str
-    blob: str
-    """Base64, as `known_hosts` has it."""
+    blob: str  # base64, as `known_hosts` has it
 
     @property
     def fingerprint(self) -> str:

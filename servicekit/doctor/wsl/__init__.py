@@ -1,1 +1,1 @@
-"""What WSL2 must be told so that a service inside it lives as long as the PC is on."""
+"""The Windows and WSL2 settings that keep services running as long as the PC is on."""

@@ -1,10 +1,9 @@
-"""`.wslconfig` and `wsl.conf`: read as WSL reads them, changed and otherwise left alone. Pure.
+"""`.wslconfig` and `wsl.conf`: read as WSL reads them, and changed in place. Pure.
 
-Both files are read by one parser of WSL's own, whose dialect is git's and not the one that Python's
-configparser (and so configupdater) reads: a key may be indented, a section may come again, names
-are compared without regard to case, a comment may follow a value, a backslash continues a line, and
-of two lines for one key the first one counts. What WSL passes over with a warning is passed over
-here.
+WSL's parser has the dialect of git, which Python's configparser does not read: a key may be
+indented, a section may be repeated, names ignore case, a comment may follow a value, a backslash
+continues a line, and the first of two lines for one key counts. What WSL ignores with a warning is
+ignored here.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 _SECTION: Final = re.compile(r"[ \t]*\[([A-Za-z][A-Za-z0-9]*)\][ \t]*(?=[#\r\n]|\Z)")
 _KEY: Final = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9]*)[ \t]*=[ \t]*")
+# What stands for what behind a backslash; any other character makes the line invalid.
 _ESCAPED: Final = {"\\": "\\", '"': '"', "b": "\b", "n": "\n", "t": "\t", "\n": ""}
-"""What stands for what behind a backslash; any other character makes the line invalid."""
 
 
 class WslKey(NamedTuple):
-    """Where a setting is: its section and its name in there, however they are spelt."""
+    """Section and name of a setting, in any case."""
 
     section: str
     name: str
@@ -43,22 +42,19 @@ class WslKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One line that WSL understands: a setting, or a section's heading."""
+    """One valid line: a setting or a section heading."""
 
-    key: WslKey
-    """Of a heading, one without a name."""
+    key: WslKey  # of a heading, one without a name
     value: str
-    begin: int
-    """Where the value's text begins, without white space around it."""
+    begin: int  # where the value's text begins, without white space around it
     end: int
-    line_end: int
-    """Where the line ends, before its line break."""
+    line_end: int  # where the line ends, before its line break
 
 
 def decode(data: bytes) -> tuple[str, str]:
-    """Decode a file, as Windows' editors leave them; return its text and its encoding.
+    """Decode a file that a Windows editor may have written; return its text and its encoding.
 
-    Windows PowerShell writes UTF-16, editors a mark of UTF-8; bytes that are neither are kept.
+    Windows PowerShell writes UTF-16, editors a UTF-8 byte order mark; other bytes are kept.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return data.decode("utf-16", errors="replace"), "utf-16"
@@ -83,8 +79,8 @@ def read(text: str) -> Mapping[WslKey, str]:
 def merge(text: str, key: WslKey, value: str, *, aliases: Iterable[WslKey] = ()) -> str:
     """Return `text` with one setting changed, or added where its section ends.
 
-    `aliases` are other places where WSL takes it from: of all lines for it, the first is changed,
-    since that one counts. Every other character stays as it is.
+    `aliases` are other keys for the same setting: the first line of any of them is changed, since
+    that one counts. Every other character stays.
     """
     wanted = {each.folded for each in (key, *aliases)}
     last: _Entry | None = None

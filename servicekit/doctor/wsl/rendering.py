@@ -1,4 +1,4 @@
-"""The three files that keep WSL running, and the lines that put them in place. Pure."""
+"""The three files that keep WSL running, and the commands that install them. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class Rendered(NamedTuple):
     name: str
     text: str
     data: bytes
-    changes: tuple[str, ...] = ()
-    """What is not as it was, one line each."""
+    changes: tuple[str, ...] = ()  # one line each
 
 
 def render_conf(name: str, data: bytes, *, keep: Container[str] = ()) -> Rendered:
@@ -30,7 +29,7 @@ def render_conf(name: str, data: bytes, *, keep: Container[str] = ()) -> Rendere
     made = merged(name, text, keep=keep)
     whole = made.text
     if not text and name == WSLCONFIG:
-        whole = whole.replace("\n", "\r\n")  # Notepad of earlier Windows shows it in one line else
+        whole = whole.replace("\n", "\r\n")  # for Notepad of earlier Windows versions
     changes = tuple(_change(wanted, before) for wanted, before in made.changed)
     return Rendered(name, whole, conf.encode(whole, encoding), changes)
 
@@ -42,23 +41,23 @@ def _change(wanted: Wanted, before: str | None) -> str:
 
 
 def render_task(distribution: str, account: str, client: str) -> Rendered:
-    """Render the task; Windows' tools want its file in UTF-16 with the mark of its byte order."""
+    """Render the task; Windows' tools expect UTF-16 with a byte order mark."""
     text = task.task_xml(distribution, account, client=client)
     return Rendered(task.FILE, text, text.replace("\n", "\r\n").encode("utf-16"))
 
 
 def steps(distribution: str, folder: str, windows_folder: str) -> tuple[str, ...]:
-    """Say what puts the files in place that are in `folder`, which Windows calls the other name."""
+    """Return the steps that install the files in `folder`, `windows_folder` in Windows."""
     name = task.powershell_word(task.task_name(distribution))
     own_config = task.powershell_word(f"{windows_folder}\\{WSLCONFIG}")
     xml = f"{windows_folder}\\{task.FILE}"
     return (
-        "In Windows PowerShell, as yourself:",
+        "In Windows PowerShell, as your user:",
         f"  Copy-Item -LiteralPath {own_config} -Destination $env:USERPROFILE",
         f"  {task.registration(distribution, xml)}",
         "In the distribution, as root:",
         f"  cp {sh_word((f'{folder}/{WSL_CONF}',))} /etc/{WSL_CONF}",
-        "Then in Windows PowerShell, which ends everything that runs in WSL and starts it anew:",
+        "Then in Windows PowerShell (this stops everything in WSL and restarts it):",
         "  wsl.exe --shutdown",
         f"  Start-ScheduledTask -TaskName {name}",
     )

@@ -1,8 +1,8 @@
 """The Windows task that starts a distribution at logon and keeps it running. Pure.
 
-It runs as the user, with the user's own rights: WSL cannot be reached from the session that
-Windows' services have. Its process in Windows is what keeps the distribution from being idle, in
-every version of WSL. Elements and their order are those of the Task Scheduler schema, version 1.2.
+It runs as the user, since WSL cannot be reached from the session of Windows services. Its Windows
+process keeps the distribution from being idle, in every version of WSL. Elements and their order
+are those of the Task Scheduler schema, version 1.2.
 """
 
 from __future__ import annotations
@@ -20,23 +20,18 @@ NAMESPACE: Final = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 VERSION: Final = "1.2"
 FILE: Final = "servicekit-keepalive.xml"
 
+# WSL's client for graphical programs, which opens no console.
 WITHOUT_WINDOW: Final = r"%ProgramFiles%\WSL\wslg.exe"
-"""WSL's client for graphical programs: the same as the other one, but it opens no console."""
-WITH_WINDOW: Final = r"%SystemRoot%\System32\wsl.exe"
-"""WSL's client where that one is missing."""
+WITH_WINDOW: Final = r"%SystemRoot%\System32\wsl.exe"  # WSL's client where that one is missing
 
-FOR_EVER: Final = "PT0S"
-"""No limit. Without it Windows ends a task after three days."""
+FOR_EVER: Final = "PT0S"  # no limit. Without it Windows ends a task after three days.
 AGAIN: Final = "PT5M"
-"""How often it is started once more, which does nothing while it runs: whether Windows takes the
-end of WSL for a failure is not relied on."""
-RESTART_INTERVAL: Final = "PT1M"
-"""The shortest that the schema allows."""
-RESTART_COUNT: Final = 255
-"""The most that it allows."""
+"""How often it is started again; no effect while it runs. Windows may not count the end of WSL as
+a failure."""
+RESTART_INTERVAL: Final = "PT1M"  # the shortest that the schema allows
+RESTART_COUNT: Final = 255  # the most that it allows
 
-_DISTRIBUTION: Final = re.compile(r"[A-Za-z0-9._-]+")
-"""What WSL lets a distribution be called."""
+_DISTRIBUTION: Final = re.compile(r"[A-Za-z0-9._-]+")  # what WSL lets a distribution be called
 
 
 def task_name(distribution: str) -> str:
@@ -47,13 +42,13 @@ def task_name(distribution: str) -> str:
 def task_xml(distribution: str, account: str, *, client: str = WITHOUT_WINDOW) -> str:
     r"""Return the task's XML as a text, to be written as UTF-16.
 
-    `account` is the Windows account as `COMPUTER\name`. A trigger without it would fire for
-    everyone, which only an administrator may register.
+    `account` is the Windows account as `COMPUTER\name`. Without it, only an administrator may
+    register the trigger.
     """
     if not _DISTRIBUTION.fullmatch(distribution):
         raise UserError(
             f'"{distribution}" is not the name of a WSL distribution',
-            hint="`wsl.exe --list` shows their names",
+            hint="see `wsl.exe --list` for the names",
         )
     ET.register_namespace("", NAMESPACE)
     task = ET.Element(_tag("Task"), version=VERSION)
@@ -100,7 +95,7 @@ _SETTINGS: Final = (
     ("ExecutionTimeLimit", FOR_EVER),
     ("Priority", "7"),
 )
-"""Each is said, whatever Windows would take by default."""
+"""All of them are explicit, whatever the defaults of Windows are."""
 
 
 def _tag(name: str) -> str:
@@ -126,12 +121,12 @@ def registration(distribution: str, path: str) -> str:
 
 def powershell_word(text: str) -> str:
     """Quote `text` as one word of PowerShell, in which nothing is expanded."""
-    # PowerShell takes typographic quotes for plain ones.
+    # PowerShell treats typographic quotes as plain ones.
     return "'" + re.sub("(['\u2018\u2019\u201a\u201b])", r"\1\1", text) + "'"
 
 
 def faults(xml: str) -> Iterator[str]:
-    """Say what keeps a registered task, as Windows exports it, from keeping WSL running.
+    """Say why a registered task, as Windows exports it, does not keep WSL running.
 
     Raises `ValueError` where it is no task.
     """

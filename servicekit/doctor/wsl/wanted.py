@@ -1,7 +1,7 @@
-"""What a service needs of WSL's two files, each setting with its reason. Pure.
+"""The settings that a service needs in WSL's two files, with reasons. Pure.
 
-Names, defaults and what a value means are those of WSL's source, 2.9; `vmIdleTimeout` alone keeps
-no distribution running, and systemd's services count for nothing when WSL decides what is idle.
+Names, defaults and meanings are those of WSL 2.9's source. `vmIdleTimeout` alone keeps no
+distribution running, and WSL ignores systemd's services when it decides what is idle.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from servicekit.doctor.wsl.conf import WslKey, merge, read
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
 
+# In the home directory of the Windows account, for all of its distributions.
 WSLCONFIG: Final = ".wslconfig"
-"""In the home directory of the Windows account, for all of its distributions."""
-WSL_CONF: Final = "wsl.conf"
-"""In /etc of one distribution."""
+WSL_CONF: Final = "wsl.conf"  # in /etc of one distribution
 
 
 def _is_never(value: str) -> bool:
-    """Whether a time in milliseconds is one that never comes: as C reads numbers."""
+    """Whether a time in milliseconds, as C reads numbers, is negative: never."""
     try:
         return int(value, 0) < 0
     except ValueError:
@@ -34,23 +33,19 @@ class Wanted:
 
     file: str
     key: WslKey
-    value: str
-    """What it is set to where it does not do."""
-    default: str
-    """What WSL takes where it is not set."""
-    does: Callable[[str], bool]
-    """Whether a value is good enough to be left alone."""
+    value: str  # set where the present value does not do
+    default: str  # what WSL uses where it is not set
+    does: Callable[[str], bool]  # whether a value can stay
     why: str
-    aliases: tuple[WslKey, ...] = ()
-    """Other places where WSL takes it from."""
+    aliases: tuple[WslKey, ...] = ()  # other keys for the same setting
 
     def said(self, settings: Mapping[WslKey, str]) -> str | None:
-        """Give its value in a file as it was read, `None` where that does not set it."""
+        """Return its value in a file's settings; `None` where it is not set."""
         places = {key.folded for key in (self.key, *self.aliases)}
         return next((value for key, value in settings.items() if key in places), None)
 
     def holds(self, settings: Mapping[WslKey, str]) -> bool:
-        """Whether a file, and the default where that says nothing, is as wanted."""
+        """Whether the value in a file, or its default, can stay."""
         said = self.said(settings)
         return self.does(self.default if said is None else said)
 
@@ -69,7 +64,7 @@ INSTANCE_IDLE: Final = Wanted(
     "-1",
     "15000",
     _is_never,
-    "the distribution is not stopped when its last window is closed",
+    "the distribution does not stop when its last window is closed",
 )
 VM_IDLE: Final = Wanted(
     WSLCONFIG,
@@ -77,7 +72,7 @@ VM_IDLE: Final = Wanted(
     "-1",
     "60000",
     _is_never,
-    "the virtual machine is not stopped when no distribution runs for a minute",
+    "the virtual machine does not stop when no distribution runs for a minute",
 )
 MEMORY_RECLAIM: Final = Wanted(
     WSLCONFIG,
@@ -85,7 +80,7 @@ MEMORY_RECLAIM: Final = Wanted(
     "disabled",
     "dropCache",
     lambda value: value.lower() == "disabled",
-    "the weights stay in the page cache, from which a restart reads them",
+    "the weights stay in the page cache, so that a restart is fast",
 )
 NETWORKING: Final = Wanted(
     WSLCONFIG,
@@ -93,7 +88,7 @@ NETWORKING: Final = Wanted(
     "nat",
     "nat",
     lambda value: value.lower() != "mirrored",
-    "connections over loopback complete, which mirrored networking has broken more than once",
+    "loopback connections work; mirrored networking has broken them more than once",
     aliases=(WslKey("experimental", "networkingMode"),),
 )
 
@@ -102,16 +97,16 @@ ALL: Final = (SYSTEMD, INSTANCE_IDLE, VM_IDLE, MEMORY_RECLAIM, NETWORKING)
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """One of the two files as it should be."""
+    """One of the two files, corrected."""
 
     name: str
     text: str
+    # What was changed or added, each with the value before.
     changed: tuple[tuple[Wanted, str | None], ...]
-    """What was changed or added, each with the value before."""
 
 
 def merged(name: str, text: str, *, keep: Container[str] = ()) -> Merged:
-    """Return the file `name`, now `text`, with everything that services need.
+    """Return the file `name`, now `text`, with all settings that services need.
 
     `keep` names keys that stay as they are, in lower case.
     """

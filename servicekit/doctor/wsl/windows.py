@@ -1,7 +1,7 @@
 r"""Windows as a distribution sees it: its drive, an account's home, and its programs.
 
-Nothing here is needed inside a service. Windows' programs are run by their full path, since a
-service's or root's PATH does not lead to them.
+Services do not need it. Windows programs are run by their full path, which is not in the PATH of
+root or a service.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WSL_CONF: Final = Path("/etc/wsl.conf")
+# seconds for a Windows program; a busy PC takes one or two to start it
 ANSWER_LIMIT: Final = 4.0
-"""Seconds for a program of Windows: a busy PC takes one or two to start any."""
+# folders beside the homes of Windows accounts
 NOBODYS: Final = frozenset({"all users", "default", "default user", "defaultuser0", "public"})
-"""Folders beside the homes of Windows' accounts."""
 
 _ROOT: Final = WslKey("automount", "root").folded
 
@@ -30,8 +30,7 @@ _ROOT: Final = WslKey("automount", "root").folded
 class Windows:
     """The Windows that this distribution runs under."""
 
-    root: Path
-    """Where its drives are mounted."""
+    root: Path  # where its drives are mounted
 
     @property
     def drive(self) -> Path:
@@ -48,9 +47,9 @@ class Windows:
         return (self.drive / "Program Files/WSL/wslg.exe").is_file()
 
     def home(self) -> Path:
-        """Find the home of the Windows account; raise `NoReplyError` where that is not clear.
+        """Find the home of the Windows account: the only one that is writable.
 
-        Others' homes are there, too, but Windows lets nobody write into them.
+        Raises `NoReplyError` where that is none or several.
         """
         users = self.drive / "Users"
         try:
@@ -66,7 +65,7 @@ class Windows:
         if len(homes) != 1:
             which = ", ".join(f'"{home.name}"' for home in homes) or "none"
             raise NoReplyError(
-                f'of the homes in "{users}" one must be yours: {which} can be written'
+                f'exactly one home in "{users}" must be writable: {which} can be written'
             )
         return homes[0]
 
@@ -74,7 +73,7 @@ class Windows:
         r"""Ask Windows for its account, as `computer\name`; `NoReplyError` where it gives none."""
         said = await output([str(self.programs / "whoami.exe")], limit=ANSWER_LIMIT)
         if "\\" not in said:
-            raise NoReplyError('"whoami.exe" does not say who it is')
+            raise NoReplyError('"whoami.exe" does not print an account')
         return said.strip()
 
     async def task(self, name: str) -> str | None:
@@ -92,20 +91,19 @@ def windows(settings: Mapping[WslKey, str]) -> Windows:
 async def distribution(environ: Mapping[str, str]) -> str:
     r"""Find the name of this distribution; raise `NoReplyError` where it cannot be found.
 
-    sudo takes the variable away that says it; the path of `/` in Windows, `\\wsl.localhost\NAME\`,
-    says it, too.
+    sudo removes its variable; the path of `/` in Windows, `\\wsl.localhost\NAME\`, has it, too.
     """
     if named := environ.get("WSL_DISTRO_NAME"):
         return named
     said = (await output(["wslpath", "-w", "/"], limit=ANSWER_LIMIT)).strip("\\/\r\n ")
     name = said.replace("/", "\\").partition("\\")[2]
     if not name:
-        raise NoReplyError('"wslpath" does not tell the name of the distribution')
+        raise NoReplyError('"wslpath" does not print the name of the distribution')
     return name
 
 
 def windows_path(path: PurePosixPath, drives: PurePosixPath, distribution: str) -> str:
-    r"""Spell an absolute path as Windows does: `C:\…` below `drives`, else through WSL's share."""
+    r"""Convert an absolute path for Windows: `C:\…` below `drives`, else through WSL's share."""
     if path.is_relative_to(drives) and path != drives:
         drive, *rest = path.relative_to(drives).parts
         if len(drive) == 1:

@@ -14,7 +14,7 @@ from unit.doctor.doctor_hosts import CARD, DISK, GIB, LOOK, PACKAGES, STRANGER, 
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import recipe
-from servicekit.doctor.answer import Check, CheckStatus
+from servicekit.doctor.answer import CheckResult, CheckStatus
 from servicekit.doctor.examination import examine, handbook
 from servicekit.doctor.view import (
     Clock,
@@ -52,7 +52,7 @@ NO_GPU: Final = GpuReading(GpuView.ABSENT, "the NVIDIA driver says: Driver Not L
 PERSISTENT: Final = ("persistent", 30.0)
 
 
-def checks(of: HostView) -> dict[str, Check]:
+def checks(of: HostView) -> dict[str, CheckResult]:
     """Examine a host; give its checks by code."""
     return {check.code: check for check in examine(of).checks}
 
@@ -72,7 +72,7 @@ def test_where_all_is_well_every_check_says_so() -> None:
     """No line of a sound host, profile and WSL asks for anything."""
     native = examine(host(subjects=(subject(),)))
     assert {c.code: c.line for c in native.checks if c.verdict is not CheckStatus.OK} == {
-        "lingering": "system services need no login"
+        "lingering": "system services do not depend on logins"
     }
     assert native.verdict is CheckStatus.OK
     assert native.summary == "23 ok, 1 skipped"
@@ -89,64 +89,64 @@ def test_where_all_is_well_every_check_says_so() -> None:
         ("manager", {"manager": Unseen("it cannot be reached", "run it as ada")}, "fail",
          "it cannot be reached; run it as ada"),
         ("manager", {"manager": SystemdView(252, "252.39-1~deb12u1")}, "ok",
-         "runs, without RestartSteps= (254) and RESTART_RESET=1 (258), which are not needed"),
+         "runs, without RestartSteps= (254) and RESTART_RESET=1 (258) (optional)"),
         ("manager", {"manager": SystemdView(255, "255.4")}, "ok", "without RESTART_RESET=1 (258)"),
         ("manager", {"manager": SystemdView(258, "258.1")}, "ok", "systemd 258.1 runs"),
-        ("manager", {"manager": SystemdView(245, "245.4")}, "warn", "hands no secrets over"),
+        ("manager", {"manager": SystemdView(245, "245.4")}, "warn", "support LoadCredential="),
         ("manager", {"manager": SystemdView(0, "of unknown version")}, "ok",
          "systemd of unknown version runs"),
         ("manager", {"manager": SystemdView(257, "257", user=False)}, "fail",
-         'not that of the user "ada"; `loginctl enable-linger ada`'),
+         'the user manager of "ada" does not; `loginctl enable-linger ada`'),
         ("manager", {"manager": SystemdView(257, "257", user=True)}, "ok", "systemd 257 runs"),
         ("manager", {"manager": SupervisorView("4.3.0")}, "ok", "Supervisor 4.3.0 runs"),
         ("manager", {"manager": SupervisorView("3.4.0")}, "warn", "upgrade it to 4.0"),
         ("manager", {"manager": SupervisorView("unknown")}, "ok", "Supervisor unknown runs"),
-        ("cgroups", {"groups": Groups(unified=False, kill=False)}, "warn", "of version 1"),
+        ("cgroups", {"groups": Groups(unified=False, kill=False)}, "warn", "are version 1"),
         ("cgroups", {"groups": Groups(unified=True, kill=False)}, "warn", "Linux 5.14"),
-        ("cgroups", {"manager": SupervisorView("4.3.0")}, "skip", "under systemd only"),
+        ("cgroups", {"manager": SupervisorView("4.3.0")}, "skip", "apply to systemd only"),
         ("cgroups", {"groups": NOT_SEEN}, "skip", "only root may look there"),
         # logins
-        ("lingering", {"scope": USER}, "fail", "stop at logout and are not started at boot"),
+        ("lingering", {"scope": USER}, "fail", "stop at logout and do not start at boot"),
         ("lingering", {"scope": USER, "logins": Logins(kills=False, lingers=True)}, "ok",
-         '"ada" lingers'),
+         '"ada" has lingering enabled'),
         ("lingering", {"scope": USER, "logins": Logins(kills=False, lingers=True),
                        "manager": SystemdView(255, "255.4")}, "warn",
-         "systemd 255 may stop it at the last logout all the same; install as root"),
+         "systemd 255 may stop its services at the last logout; install system services"),
         ("lingering", {"scope": USER, "logins": NOT_SEEN}, "skip", "only root"),
-        ("lingering", {"scope": USER, "manager": SupervisorView("4.3.0")}, "skip", "no login"),
+        ("lingering", {"scope": USER, "manager": SupervisorView("4.3.0")}, "skip", "do not depend"),
         ("kill-user-processes", {"logins": Logins(kills=True, lingers=True)}, "ok",
-         "which no service is"),
+         "but not services"),
         ("kill-user-processes", {"logins": Logins(kills=True, lingers=True),
                                  "manager": SupervisorView("4.3.0")}, "warn",
-         "a supervisord started from a login, too; start supervisord at boot"),
+         "including a supervisord started from a login; start supervisord at boot"),
         ("kill-user-processes", {"logins": NOT_SEEN}, "skip", "only root"),
         # the journal
         ("journal", {"journal": Journal("none", 30, 1, None, readable=True)}, "fail",
-         "journald keeps nothing"),
+         "journald stores nothing"),
         ("journal", {"journal": Journal("volatile", 30, 1, None, readable=True)}, "warn",
-         "lost; `mkdir -p /var/log/journal`"),
+         "lost at a reboot; `mkdir -p /var/log/journal`"),
         ("journal", {"journal": Journal(*PERSISTENT, 10000, 64 << 20, readable=True)}, "warn",
          "limited to 64 MiB"),
         ("journal", {"journal": Journal(*PERSISTENT, 10000, 1 << 30, readable=True)}, "ok",
-         "10000 messages in 30 s, does not hold for servicekit's units"),
+         "10000 messages in 30 s, does not apply to servicekit's units"),
         ("journal", {"journal": Journal("persistent", 0, 10000, None, readable=True)}, "ok",
          "without a rate limit"),
-        ("journal", {"scope": USER}, "ok", "a user's services may say 10000 messages in 30 s"),
+        ("journal", {"scope": USER}, "ok", "user services may log 10000 messages in 30 s"),
         ("journal", {"scope": USER,
                      "journal": Journal(*PERSISTENT, 200, None, readable=True)}, "warn",
-         "beyond 200 messages in 30 s; raise RateLimitBurst"),
-        ("journal", {"manager": SupervisorView("4.3.0")}, "skip", "there is no journal"),
+         "above 200 messages in 30 s; raise RateLimitBurst"),
+        ("journal", {"manager": SupervisorView("4.3.0")}, "skip", "not a journal"),
         ("journal", {"journal": NOT_SEEN}, "skip", "only root"),
         ("journal-access", {"journal": Journal(*PERSISTENT, 1, None, readable=False)}, "warn",
-         '"ada" may not read what system services said; `usermod -aG systemd-journal ada`'),
-        ("journal-access", {"scope": USER}, "ok", "everyone may read"),
-        ("journal-access", {"manager": SupervisorView("4.3.0")}, "skip", "there is no journal"),
+         '"ada" may not read the system journal; `usermod -aG systemd-journal ada`'),
+        ("journal-access", {"scope": USER}, "ok", "users may read"),
+        ("journal-access", {"manager": SupervisorView("4.3.0")}, "skip", "not a journal"),
         ("journal-access", {"journal": NOT_SEEN}, "skip", "only root"),
         # containers
         ("gpu-containers", {"containers": ("docker 0123456789ab",)}, "warn",
-         "docker 0123456789ab would lose the GPU"),
+         "docker 0123456789ab will lose the GPU"),
         ("gpu-containers", {"containers": NOT_SEEN}, "skip", "only root"),
-        ("gpu-containers", {"manager": SupervisorView("4.3.0")}, "skip", "only systemd's reload"),
+        ("gpu-containers", {"manager": SupervisorView("4.3.0")}, "skip", "applies to systemd only"),
         # the driver
         ("driver", {"driver": Driver(None, None, ())}, "skip", "no NVIDIA driver"),
         ("driver", {"driver": Driver(None, "580.95.05", ())}, "fail", "`modprobe nvidia`"),
@@ -155,19 +155,19 @@ def test_where_all_is_well_every_check_says_so() -> None:
         ("driver", {"driver": Driver("580.95.05", None, ())}, "fail",
          "its library libnvidia-ml.so.1 is not found"),
         ("driver", {"driver": Driver("575.64", "580.95.05", ())}, "fail",
-         "the kernel runs driver 575.64, and the library is of 580.95.05; reboot"),
+         "the kernel module is version 575.64, the library version 580.95.05; reboot"),
         ("driver", {"driver": Driver("580.95.05", "580.95.05", ("nvidiactl", "nvidia0"))}, "fail",
          "but /dev/nvidia-uvm is missing; `nvidia-modprobe -c 0 -u`"),
         ("driver", {"driver": Driver("580.95.05", "580.95.05",
                                      ("nvidiactl", "nvidia0", "nvidia-uvm"), ("nvidia0",))},
          "warn", '"ada" may not open /dev/nvidia0'),
-        ("driver", {"wsl": wsl()}, "skip", "the driver is Windows'"),
+        ("driver", {"wsl": wsl()}, "skip", "the driver belongs to Windows"),
         ("driver", {"driver": NOT_SEEN}, "skip", "only root"),
         # the GPU
         ("gpu", {}, "ok", "NVIDIA GeForce RTX 5090 (driver 580.95.05, CUDA up to 13.0)"),
         ("gpu", {"gpu": GpuReading(GpuView.PRESENT, devices=(CARD, CARD), driver="580.95")}, "ok",
          "2 x NVIDIA GeForce RTX 5090 (driver 580.95)"),
-        ("gpu", {"gpu": GpuReading(GpuView.PRESENT)}, "skip", "the driver knows no GPU"),
+        ("gpu", {"gpu": GpuReading(GpuView.PRESENT)}, "skip", "the driver finds no GPU"),
         ("gpu", {"gpu": NO_GPU}, "skip", "Driver Not Loaded"),
         ("gpu", {"gpu": GpuReading(GpuView.UNRESPONSIVE, "a call has not returned for 5 s")},
          "fail", "a call has not returned for 5 s; reboot the host"),
@@ -175,48 +175,48 @@ def test_where_all_is_well_every_check_says_so() -> None:
          "fail", "reset the GPU or reboot"),
         ("gpu", {"gpu": NOT_SEEN}, "skip", "only root"),
         ("gpu-memory", {"held": (Held(CARD.uuid, ((STRANGER, None),)),)}, "warn",
-         "GPU 0: pid 812 (ada, python train.py, 20480 MiB), in what a profile may need"),
+         "GPU 0: pid 812 (ada, python train.py, 20480 MiB), which a profile may need"),
         ("gpu-memory", {"held": (Held(CARD.uuid, ((STRANGER, "balanced"),)),)}, "ok",
          "600 of 32607 MiB in use by balanced"),
         ("gpu-memory", {"held": (Held("GPU-other", ((STRANGER, None),)),)}, "ok",
          "600 of 32607 MiB in use"),
         ("gpu-memory", {"held": NOT_SEEN}, "skip", "only root"),
-        ("gpu-memory", {"gpu": NO_GPU}, "skip", "no GPU can be asked"),
-        ("persistence", {"wsl": wsl()}, "skip", "the driver is Windows'"),
-        ("persistence", {"gpu": NO_GPU}, "skip", "no GPU can be asked"),
+        ("gpu-memory", {"gpu": NO_GPU}, "skip", "no GPU is available"),
+        ("persistence", {"wsl": wsl()}, "skip", "the driver belongs to Windows"),
+        ("persistence", {"gpu": NO_GPU}, "skip", "no GPU is available"),
         # Xids
-        ("xids", {"xids": Xids((), whole=False)}, "ok", "as far back as the kernel's log reaches"),
+        ("xids", {"xids": Xids((), whole=False)}, "ok", "in what is left of the kernel log"),
         ("xids", {"xids": Xids((Xid(79, "0000:03:00"),), whole=True)}, "fail",
-         "Xid 79 on 0000:03:00 since the boot; reboot the host for Xid 79"),
+         "Xid 79 on 0000:03:00 since boot; reboot the host for Xid 79"),
         ("xids", {"xids": Xids((Xid(31, "0000:03:00"), Xid(31, "0000:03:00"),
                                 Xid(119, "0000:03:00")), whole=True)}, "fail",
-         "Xid 31 2 times on 0000:03:00, Xid 119 on 0000:03:00 since the boot; reset the GPU"),
+         "Xid 31 2 times on 0000:03:00, Xid 119 on 0000:03:00 since boot; reset the GPU"),
         ("xids", {"xids": Xids((Xid(31, "0000:03:00"),), whole=True)}, "warn",
-         "a program's fault, or its engine's"),
-        ("xids", {"xids": Xids((Xid(63, "0000:03:00"),), whole=True)}, "ok", "of no consequence"),
+         "an application fault"),
+        ("xids", {"xids": Xids((Xid(63, "0000:03:00"),), whole=True)}, "ok", "; harmless"),
         ("xids", {"xids": NOT_SEEN}, "skip", "only root"),
         ("xids", {"driver": Driver(None, None, ()),
                   "xids": Xids((Xid(79, "0000:03:00"),), whole=True)}, "skip", "no NVIDIA driver"),
         ("xids", {"wsl": wsl()}, "skip", "reports to Windows"),
         # the machine
-        ("clock", {"clock": Clock(7260.0, None)}, "warn", "slept for 121 min since the boot"),
-        ("clock", {"clock": Clock(30.0, 0.0)}, "warn", "slept for 30 s"),
-        ("clock", {"clock": Clock(0.0, 5400.0)}, "warn", "set ahead by 90 min since the boot"),
+        ("clock", {"clock": Clock(7260.0, None)}, "warn", "suspended for 121 min since boot"),
+        ("clock", {"clock": Clock(30.0, 0.0)}, "warn", "suspended for 30 s"),
+        ("clock", {"clock": Clock(0.0, 5400.0)}, "warn", "set ahead by 90 min since boot"),
         ("clock", {"clock": Clock(0.0, -8.0)}, "warn", "set back by 8 s"),
-        ("clock", {"clock": Clock(0.0, 60.0), "wsl": wsl()}, "warn", "keep the PC from sleeping"),
-        ("clock", {"clock": Clock(0.4, 4.9)}, "ok", "and its wall clock was not set"),
-        ("clock", {"clock": Clock(0.0, None)}, "ok", "the host did not sleep since the boot"),
+        ("clock", {"clock": Clock(0.0, 60.0), "wsl": wsl()}, "warn", "disable sleep in Windows"),
+        ("clock", {"clock": Clock(0.4, 4.9)}, "ok", "its wall clock was not set"),
+        ("clock", {"clock": Clock(0.0, None)}, "ok", "the host was not suspended since boot"),
         ("clock", {"clock": NOT_SEEN}, "skip", "only root"),
         ("shared-memory", {"shared": (SharedFile("psm_1", 3 << 20, used=False),
                                       SharedFile("psm_2", 3 << 20, used=True))}, "warn",
-         "1 file in /dev/shm (3 MiB) left behind by engines that are gone; `rm /dev/shm/psm_1`"),
+         "1 file in /dev/shm (3 MiB) left by engines that have ended; `rm /dev/shm/psm_1`"),
         ("shared-memory", {"shared": tuple(SharedFile(f"vllm{n}", 0, used=False)
                                            for n in range(5))}, "warn",
          "`rm /dev/shm/vllm0 /dev/shm/vllm1 /dev/shm/vllm2` and 2 more"),
         ("shared-memory", {"shared": (SharedFile("psm_1", 1 << 20, used=True),)}, "ok",
-         "1 file in /dev/shm (1 MiB) of engines that run"),
+         "1 file in /dev/shm (1 MiB) of running engines"),
         ("shared-memory", {"shared": (SharedFile("psm_1", 1 << 20, used=None),)}, "skip",
-         "only root can tell whether they are in use"),
+         "run as root to see whether they are in use"),
         ("shared-memory", {"shared": NOT_SEEN}, "skip", "only root"),
     ],
 )  # fmt: skip
@@ -235,7 +235,7 @@ def test_a_gpu_that_no_profile_wants_is_not_missed() -> None:
     on_gpu = host(subjects=(subject("demo"), subject()), **without)
     for code in ("driver", "gpu"):
         assert said(on_cpu, code)[0] == "skip"
-        assert "no profile here wants one" in said(on_cpu, code)[1]
+        assert "no profile needs one" in said(on_cpu, code)[1]
         assert said(on_gpu, code)[0] == "fail"
     worn = Xids((Xid(79, "0000:03:00"),), whole=True)
     assert said(host(subjects=(subject("demo"),), xids=worn), "xids")[0] == "skip"
@@ -251,7 +251,7 @@ def device(**changes: Any) -> GpuReading:  # noqa: ANN401 - fields of a device
     ("code", "look", "verdict", "line"),
     [
         ("persistence", device(persistence=False), "warn", "`systemctl enable --now nvidia-pers"),
-        ("persistence", device(persistence=None), "skip", "has no such mode"),
+        ("persistence", device(persistence=None), "skip", "has no persistence mode"),
         ("gpu-memory", device(used=None, total=None), "ok", "shares its memory with the CPU"),
     ],
 )
@@ -300,12 +300,12 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("engine", {"missing": ('profile "balanced": the program "sglang" is not here; get it',)},
          "fail", 'the program "sglang" is not here; get it'),
         ("engine", {"missing": ('profile "balanced": the model "/m" is not here',)}, "fail",
-         'the model "/m" is not here; put it where the service'),
+         'the model "/m" is not here; install it where the service'),
         ("engine", {"obstacles": ('"/root/x" is below /root, which the unit hides; move it',)},
          "warn", '"/root/x" is below /root, which the unit hides; move it'),
         # versions and options
-        ("options", {}, "ok", "sglang 0.5.23 takes all"),
-        ("options", {"engine": InstalledEngine()}, "skip", "does not tell its version"),
+        ("options", {}, "ok", "sglang 0.5.23 supports all"),
+        ("options", {"engine": InstalledEngine()}, "skip", "does not report its version"),
         ("options", {"engine": NOT_SEEN}, "skip", "only root"),
         ("options", {"engine": InstalledEngine("/x", {"sglang": "0.5.9"}, "12.9")}, "fail",
          "requires.sglang: >=0.5.16 is needed, and 0.5.9 is installed"),
@@ -316,18 +316,18 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
          "SM120"),
         # its GPU
         ("gpus", {}, "ok", "0: NVIDIA GeForce RTX 5090"),
-        ("gpus", {"change": {"gpus": ["1"]}}, "fail", "GPU 1 is not here: there is 0 (GPU-11111"),
+        ("gpus", {"change": {"gpus": ["1"]}}, "fail", "GPU 1 was not found; available: 0 (GPU"),
         ("gpus", {"change": {"gpus": ["GPU-111111"]}}, "ok", "GPU-111111: NVIDIA"),
-        ("gpus", {"change": {"gpus": ["GPU-222222"]}}, "fail", "GPU GPU-222222 is"),
-        ("gpus", {"gpu": GpuReading(GpuView.PRESENT)}, "fail", "there is none"),
-        ("gpus", {"gpu": NO_GPU}, "fail", "Driver Not Loaded; see the line on the driver"),
+        ("gpus", {"change": {"gpus": ["GPU-222222"]}}, "fail", "GPU GPU-222222 was"),
+        ("gpus", {"gpu": GpuReading(GpuView.PRESENT)}, "fail", "available: none"),
+        ("gpus", {"gpu": NO_GPU}, "fail", "Driver Not Loaded; see the driver check"),
         ("gpus", {"gpu": NOT_SEEN}, "skip", "only root"),
         ("gpus", {"gpu": device(total=8192)}, "fail", "has 8192 MiB"),
         ("gpus", {"gpu": device(total=None)}, "ok", "RTX 5090"),
-        ("gpus", {"name": "demo"}, "skip", "it needs none"),
+        ("gpus", {"name": "demo"}, "skip", "it needs no GPU"),
         ("gpus", {"plan": installed_on("GPU-11111111")}, "ok", "RTX 5090"),
         ("gpus", {"plan": installed_on("GPU-22222222")}, "fail",
-         "is another one than when it was installed; `servicekit install balanced` takes"),
+         "has changed since the install; run `servicekit install balanced`"),
         # CUDA
         ("cuda", {}, "ok", "built for CUDA 12.9, and the driver serves up to 13.0"),
         ("cuda", {"engine": InstalledEngine("/x", PACKAGES, "12.6")}, "fail",
@@ -361,9 +361,9 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         # where it is
         ("storage", {}, "ok", "is on ext4 (/)"),
         ("storage", {"weights": place("tmpfs", mount="/ram")}, "fail",
-         "is on tmpfs (/ram): in memory, and empty after a boot; set HF_HOME"),
-        ("storage", {"weights": place("overlay")}, "warn", "lost with its container; mount a vol"),
-        ("storage", {"weights": place("9p", mount="/mnt/c")}, "warn", "read slowly"),
+         "is on tmpfs (/ram): in memory, and lost at a reboot; set HF_HOME"),
+        ("storage", {"weights": place("overlay")}, "warn", "with its container; mount a vol"),
+        ("storage", {"weights": place("9p", mount="/mnt/c")}, "warn", "from there is slow"),
         ("storage", {"weights": place("nfs4")}, "warn", "needs the network"),
         ("storage", {"weights": place("tmpfs"), "change": {"model": "/m"}}, "fail",
          "move the model to a disk"),
@@ -371,23 +371,23 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         # room
         ("disk", {}, "ok", "500.0 GiB free on /"),
         ("disk", {"models": ONE_LACK, "weights": place("ext4", 10 * GIB)}, "fail",
-         "10.0 GiB free on /, and the weights may take 20.0 GiB; make room"),
+         "10.0 GiB free on /, but the weights may need 20.0 GiB; free some space"),
         ("disk", {"models": ONE_LACK, "cache": place("ext4", 20 * GIB)}, "fail",
-         "20.0 GiB free on /, and what engines compile may take 21.0 GiB"),
-        ("disk", {"models": ONE_LACK, "cache": place("ext4", 24 * GIB)}, "warn", "take 25.0 GiB"),
+         "20.0 GiB free on /, but the compile cache may need 21.0 GiB"),
+        ("disk", {"models": ONE_LACK, "cache": place("ext4", 24 * GIB)}, "warn", "need 25.0 GiB"),
         ("disk", {"models": ONE_LACK, "cache": place("ext4", 24 * GIB, "/var")}, "ok", "24.0 GiB"),
-        ("disk", {"models": HALF, "cache": place("ext4", 14 * GIB)}, "warn", "take 15.0 GiB"),
-        ("disk", {"models": UNSIZED}, "ok", 'how large "a/b" is, is not known'),
+        ("disk", {"models": HALF, "cache": place("ext4", 14 * GIB)}, "warn", "need 15.0 GiB"),
+        ("disk", {"models": UNSIZED}, "ok", 'the size of "a/b" is unknown'),
         ("disk", {"cache": place("ext4", GIB // 2)}, "fail", "0.5 GiB free"),
-        ("disk", {"cache": place("ext4", 2 * GIB)}, "warn", "may take 5.0 GiB"),
+        ("disk", {"cache": place("ext4", 2 * GIB)}, "warn", "may need 5.0 GiB"),
         ("disk", {"name": "demo", "cache": place("ext4", 2 * GIB)}, "ok", "2.0 GiB free"),
         ("disk", {"cache": NOT_SEEN}, "skip", "only root"),
         ("disk", {"models": NOT_SEEN, "weights": NOT_SEEN}, "ok", "500.0 GiB free"),
         # the port
         ("port", {}, "ok", "127.0.0.1:18000 is free"),
-        ("port", {"port": PortUse(STRANGER, own=True)}, "ok", "held by its own service"),
+        ("port", {"port": PortUse(STRANGER, own=True)}, "ok", "used by its own service"),
         ("port", {"port": PortUse(STRANGER)}, "fail",
-         "127.0.0.1:18000 is held by pid 812 (ada, python train.py, 20480 MiB); stop that"),
+         "127.0.0.1:18000 is used by pid 812 (ada, python train.py, 20480 MiB); stop that process"),
         ("port", {"port": NOT_SEEN}, "skip", "only root"),
         # its history
         ("interruptions", {"interruptions": {Cause.IDLE_KILL: 3, Cause.POWER_LOSS: 1}}, "warn",
@@ -429,23 +429,23 @@ IDLE: Final = WslKey("general", "instanceidletimeout")
         ("wsl-instance-idle", {"wslconfig": {IDLE: "15000"}}, "warn", "`servicekit wsl render`"),
         ("wsl-vm-idle", {"wslconfig": NOT_SET}, "warn", "vmIdleTimeout is not set"),
         ("wsl-vm-idle", {"wslconfig": NOT_SEEN}, "skip", "only root"),
-        ("wsl-memory-reclaim", {"wslconfig": NOT_SET}, "warn", "empties the page cache"),
-        ("wsl-networking", MIRRORED, "warn", "networking is mirrored: connections over loopback"),
+        ("wsl-memory-reclaim", {"wslconfig": NOT_SET}, "warn", "drops the page cache"),
+        ("wsl-networking", MIRRORED, "warn", "networking is mirrored: loopback connections"),
         ("wsl-networking", {"networking": "wsl1"}, "fail", "WSL 1, which has no GPU"),
         ("wsl-networking", {"networking": "none"}, "ok", "networking is none"),
         ("wsl-networking", {"networking": NOT_SEEN}, "skip", "only root"),
         ("wsl-keepalive", {}, "ok", 'the task "servicekit keeps Ubuntu running" is registered'),
         ("wsl-keepalive", {"task": KeepaliveTask(name="t", registered=False)}, "warn",
-         'Windows has no task "t": after a boot nothing starts the distribution'),
+         'Windows has no task "t": nothing starts the distribution after a boot'),
         ("wsl-keepalive",
          {"task": KeepaliveTask(name="t", registered=True, faults=("is disabled", "x"))},
-         "warn", 'the task "t" is disabled and x; register it anew'),
+         "warn", 'the task "t" is disabled and x; register it again'),
         ("wsl-keepalive", {"task": NOT_SEEN}, "skip", "only root"),
         ("wsl-cuda", {}, "ok", "/usr/lib/wsl/lib/libcuda.so.1"),
         ("wsl-cuda", {"device": False}, "fail", "/dev/dxg is missing"),
-        ("wsl-cuda", {"cuda": None}, "fail", "no libcuda.so.1 is found"),
+        ("wsl-cuda", {"cuda": None}, "fail", "libcuda.so.1 was not found"),
         ("wsl-cuda", {"cuda": "/lib/x86_64-linux-gnu/libcuda.so.1"}, "fail",
-         "a Linux driver's, which finds no GPU under WSL; remove that package"),
+         "from a Linux driver, which finds no GPU under WSL; remove that package"),
         ("wsl-cuda", {"cuda": NOT_SEEN}, "skip", "only root"),
         ("wsl-cuda", {"wslconfig": {WslKey("wsl2", "gpusupport"): "False"}}, "fail", "gpuSupport"),
         ("wsl-cuda", {"wslconfig": NOT_SEEN}, "ok", "libcuda.so.1"),
@@ -472,11 +472,11 @@ def test_windows_is_no_subject_elsewhere() -> None:
     ("seen", "verdict", "summary"),
     [
         ({}, CheckStatus.OK, "13 ok, 1 skipped"),
-        ({"clock": Clock(9, 0)}, CheckStatus.WARN, "1 to look at, 12 ok, 1 skipped"),
+        ({"clock": Clock(9, 0)}, CheckStatus.WARN, "1 warned, 12 ok, 1 skipped"),
         (
             {"clock": Clock(9, 0), "gpu": GpuReading(GpuView.LOST, "it is lost")},
             CheckStatus.FAIL,
-            "1 failed, 1 to look at, 9 ok, 3 skipped",
+            "1 failed, 1 warned, 9 ok, 3 skipped",
         ),
     ],
 )
@@ -496,7 +496,7 @@ def test_codes_are_stable_and_each_is_one_check() -> None:
     assert len(set(keys)) == len(keys)
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", code) for code, _ in keys)
     of_profiles = {code for code, profile in keys if profile is not None}
-    assert of_profiles == {inquiry.code for inquiry in recipe.INQUIRIES}
+    assert of_profiles == {check.code for check in recipe.CHECKS}
 
 
 def test_the_handbook_is_up_to_date() -> None:

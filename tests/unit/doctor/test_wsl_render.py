@@ -242,12 +242,12 @@ def test_windows_drives_are_where_wsl_conf_mounts_them() -> None:
 def test_a_program_of_windows_that_is_mute_is_no_answer(pc: Pc) -> None:
     """An account has a backslash in it; anything else is not taken for one."""
     pc.program("Windows/System32/whoami.exe", "echo what")
-    with pytest.raises(NoReplyError, match="does not say who it is"):
+    with pytest.raises(NoReplyError, match="does not print an account"):
         answer(pc.windows.account())
 
 
 def test_a_task_is_asked_for_by_its_name(pc: Pc) -> None:
-    """Windows prints a task as XML, and nothing on stdout where there is none."""
+    """Windows prints a task as XML, and nothing on stdout where available: none."""
     pc.program("Windows/System32/schtasks.exe", '[ "$4" = "our task" ] && echo "<Task $*/>"')
     assert answer(pc.windows.task("our task")) == "<Task /Query /XML /TN our task/>"
     assert answer(pc.windows.task("another")) is None
@@ -276,7 +276,7 @@ def test_a_distribution_without_a_name_is_not_guessed(
     tool.write_text("#!/bin/sh\n", encoding="utf-8")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(NoReplyError, match="does not tell the name"):
+    with pytest.raises(NoReplyError, match="does not print the name"):
         answer(distribution({}))
 
 
