@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.forecast import USUAL_GPU, budget_of, installed_engine, memory_of, plan_of
+from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of
 from servicekit.cli.options import AsJson, ForUser, ProfileName, complete_profile, session
 from servicekit.cli.output import as_json, coloured, ours
 from servicekit.watchdog import history
@@ -41,16 +41,10 @@ def check(
     that the profile requires, and nothing may be known against the combination. Exit code 1 where
     something stands against a start.
     """
-    from dataclasses import replace
-
-    from servicekit.cli.forecast import ask_gpus
-    from servicekit.service.check import check as examine
+    from servicekit.cli.refusals import report_of
 
     mine = session(ctx, user=user)
-    plan = plan_of(mine, mine.profile(profile))
-    capability = ask_gpus(plan.profile.gpus).capability
-    installed = replace(installed_engine(plan, ask=ask), capability=capability)
-    report = examine(plan.profile, plan, installed)
+    report = report_of(plan_of(mine, mine.profile(profile)), ask=ask)
     if json:
         as_json(report.json())
     else:

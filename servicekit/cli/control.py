@@ -16,7 +16,7 @@ from servicekit.cli.output import duration, note, ours, paint
 from servicekit.watchdog import history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from servicekit.cli.session import Installed, Session
     from servicekit.profiles.model import Profile
@@ -48,7 +48,7 @@ def start(
     mine = session(ctx, user=user)
     found = mine.installed(profile)
     if not _runs(mine.look(found)):
-        _refuse_misfit(mine, profile, anyway=anyway)
+        refuse_start(mine, found, anyway=anyway)
     order(mine, found)
     if not no_wait:
         follow(mine, found)
@@ -82,7 +82,7 @@ def restart(
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)
-    _refuse_misfit(mine, profile, anyway=anyway)
+    refuse_start(mine, found, anyway=anyway)
     order(mine, found, again=True)
     if not no_wait:
         follow(mine, found)
@@ -125,12 +125,15 @@ def _recipe(mine: Session, profile: str) -> Profile | None:
         return None
 
 
-def _refuse_misfit(mine: Session, profile: str, *, anyway: bool) -> None:
-    from servicekit.cli.forecast import ask_gpus, refuse_misfit
+def refuse_start(
+    mine: Session, found: Installed, *, anyway: bool = False, known: Collection[str] = ()
+) -> None:
+    """Refuse to start what cannot run, before anything is stopped; `known` errors are no reason."""
+    from servicekit.cli import refusals
 
-    recipe = _recipe(mine, profile)
+    recipe = _recipe(mine, found.manifest.profile)
     if recipe is not None:
-        refuse_misfit(mine, recipe, ask_gpus(recipe.gpus).memory, anyway=anyway)
+        refusals.refuse_start(mine, found, recipe, anyway=anyway, known=known)
 
 
 def _tell_missing(mine: Session, profile: str) -> None:

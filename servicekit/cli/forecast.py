@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from servicekit.cli.output import note, warn
+from servicekit.cli.output import note
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from servicekit.cli.session import Session
     from servicekit.engines.base import InstalledEngine
@@ -129,32 +129,13 @@ async def _devices() -> tuple[Device, ...]:
         gpus.close()
 
 
-def refuse_misfit(
-    mine: Session, profile: Profile, memory: int | None, *, anyway: bool
-) -> Budget | None:
-    """Refuse what cannot fit in `memory` before it is tried; with `anyway` it is only said.
-
-    Returns the plan. Where there was no GPU to ask, or nothing is known of the model, there is
-    none, and nothing to refuse.
-    """
-    from servicekit.errors import UserError
+def misfit(profile: str, budget: Budget | None) -> Iterator[str]:
+    """Say that a profile does not fit its GPU, where its memory plan comes to that."""
     from servicekit.models.memory.outcome import Fit
 
-    if memory is None:
-        return None
-    concrete = plan_of(mine, profile)
-    try:
-        budget = budget_of(concrete, memory)
-    except UserError:
-        return None  # no arithmetic for this engine or model; the engine itself will tell
-    if budget.verdict is not Fit.DOES_NOT_FIT:
-        return budget
-    message = f'profile "{profile.name}" does not fit its GPU: {budget.reason}'
-    lever = f"{budget.levers[0]}; " if budget.levers else ""
-    if not anyway:
-        raise UserError(message, hint=f"{lever}--anyway tries it all the same")
-    warn(message)
-    return budget
+    if budget is not None and budget.verdict is Fit.DOES_NOT_FIT:
+        lever = f"; {budget.levers[0]}" if budget.levers else ""
+        yield f'profile "{profile}" does not fit its GPU: {budget.reason}{lever}'
 
 
 def local_model(plan: Plan) -> Path | None:

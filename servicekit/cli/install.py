@@ -162,7 +162,7 @@ class _Work:
     def install(self, order: Order, *, now: bool) -> None:
         """Install one profile, or with `dry_run` show what that would do."""
         from servicekit.cli.fetch import tell_missing
-        from servicekit.cli.forecast import ask_gpus, refuse_misfit
+        from servicekit.cli.refusals import refuse
         from servicekit.install.installation import propose
         from servicekit.install.installer import install as carry_out
         from servicekit.install.transaction import turn
@@ -170,26 +170,22 @@ class _Work:
         image, recipe = self.runs is None, order.profile
         root = Path(self.tree.root)
         if self.dry_run:
+            order, survey = refuse(order, self.tree, anyway=True)
+            for sentence in survey.warnings:
+                warn(sentence)
             proposal = propose(order, self.tree)
-            _tell_findings(proposal, refuse=False)
             tell_changes(proposal.changes, diffs=True)
             tell_missing(recipe, order.places, root)
             return
         if not image and not self.force:
             _refuse_invisible_settings(self.mine)
-        if not image:
-            found = ask_gpus(recipe.gpus)
-            budget = refuse_misfit(self.mine, recipe, found.memory, anyway=self.anyway)
-            order = replace(
-                order,
-                gpus=found.names or order.gpus,
-                uuids=found.uuids or order.uuids,
-                kv_tokens=budget.kv_tokens if budget is not None else None,
-            )
+        incomplete = image or self.force
+        order, survey = refuse(order, self.tree, anyway=self.anyway, incomplete=incomplete)
+        for sentence in (*(survey.missing if incomplete else ()), *survey.warnings):
+            warn(sentence)
         with turn(self.tree, order.places) as held:
             _tell_undone(held, self.runs)
             proposal = propose(order, self.tree)
-            _tell_findings(proposal, refuse=not image and not self.force)
             if proposal.acts:
                 _warn_of_containers(self.runs)
             carry_out(proposal, held, self.runs)
@@ -215,7 +211,9 @@ def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]
         for one, enable in ((new, True), *((old, False) for old in instead_of)):
             recipe = mine.profile(one.manifest.profile)
             order = order_of(mine, recipe, tree, manager=one.manager.name, enable=enable)
-            proposal = propose(replace(order, kv_tokens=one.manifest.kv_tokens), tree)
+            own = one.manifest
+            order = replace(order, kv_tokens=own.kv_tokens, overruled=own.overruled)
+            proposal = propose(order, tree)
             carry_out(proposal, held, one.manager)
             tell_changes(proposal.changes)
 
@@ -351,15 +349,6 @@ def _refuse_invisible_settings(mine: Session) -> None:
             f"{' and '.join(seen)} is set for this command, and the service will not have it",
             hint=f"say it in {mine.places.config}, or use --config FILE",
         )
-
-
-def _tell_findings(proposal: Proposal, *, refuse: bool) -> None:
-    from servicekit.errors import UserError
-
-    if refuse and proposal.missing:
-        raise UserError("\n".join(proposal.missing))
-    for sentence in (*proposal.missing, *proposal.warnings):
-        warn(sentence)
 
 
 def tell_changes(made: Iterable[Change], *, diffs: bool = False) -> None:

@@ -108,12 +108,14 @@ def plan_of_what_runs(
 
 def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:
     """Have the service up; tell whether it was started for this."""
-    from servicekit.cli.control import is_up, order, watch_start
+    from servicekit.cli.control import is_up, order, refuse_start, watch_start
 
     now = mine.look(found)
     if is_up(now):
         return now, False
     ours = now.pid is None and now.state != "starting"
+    if ours:
+        refuse_start(mine, found, known=found.manifest.overruled)
     try:
         if ours:
             order(mine, found)

@@ -113,5 +113,7 @@ def _tell(found: Status, verified: str) -> None:
     ):
         if text:
             print(f"  {label + ':':11} {printable(text)}")
+    for sentence in found.overruled:
+        print(f"  {'anyway:':11} {printable(sentence)}")
     for path in found.drift:
         print(f"  {'drift:':11} {path}")

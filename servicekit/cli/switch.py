@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session
-from servicekit.cli.output import duration, note, warn
+from servicekit.cli.output import duration, note
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session
@@ -41,11 +41,12 @@ def switch(
     and leaves the new one starting.
     """
     from servicekit.cli.control import conclude, is_up
+    from servicekit.cli.refusals import refuse_start
 
     mine = session(ctx, user=user)
     new = mine.installed(profile)
     recipe = mine.profile(profile)
-    _examine(mine, recipe, anyway=anyway)
+    refuse_start(mine, new, recipe, anyway=anyway)
     others = _excluded(mine, new, recipe)
     running = [one for one in others if one.manager.look([one.unit])[one.unit].is_up]
     for old in running:
@@ -61,24 +62,6 @@ def switch(
         from servicekit.cli.install import start_at_boot
 
         start_at_boot(mine, new, [one for one in others if one.manifest.enabled])
-
-
-def _examine(mine: Session, recipe: Profile, *, anyway: bool) -> None:
-    """Refuse what cannot become ready while nothing has been stopped for it."""
-    from servicekit.cli.forecast import ask_gpus, installed_engine, plan_of, refuse_misfit
-    from servicekit.engines.options.parser import Level
-    from servicekit.errors import UserError
-    from servicekit.service.check import check
-
-    concrete = plan_of(mine, recipe)
-    report = check(recipe, concrete, installed_engine(concrete))
-    for remark in report.remarks:
-        if remark.level is Level.ERROR:
-            message = f'profile "{recipe.name}": {remark.where}: {remark.message}'
-            if not anyway:
-                raise UserError(message, hint="--anyway tries it all the same")
-            warn(message)
-    refuse_misfit(mine, recipe, ask_gpus(recipe.gpus).memory, anyway=anyway)
 
 
 def _excluded(mine: Session, new: Installed, recipe: Profile) -> list[Installed]:

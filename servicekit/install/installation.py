@@ -18,7 +18,7 @@ from servicekit.install.installer import (
 )
 from servicekit.install.manifest import Manifest
 from servicekit.install.present import manifests
-from servicekit.install.transaction import Directory, make_directory
+from servicekit.install.transaction import Directory, apply, make_directory
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals, survey
@@ -67,6 +67,8 @@ class Order:
     """What the settings run for a service that stays failed."""
     sources: Mapping[str, str | None] = field(default_factory=dict)
     """Files that profile and settings were read from, with their hashes."""
+    overruled: tuple[str, ...] = ()
+    """Errors that `--anyway` overruled, one sentence each."""
 
 
 def propose(order: Order, tree: Tree) -> Proposal:
@@ -96,6 +98,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
             kv_tokens=order.kv_tokens,
             uuids=order.uuids,
             kv_precision_accepted=profile.kv_precision_accepted,
+            overruled=order.overruled,
         ),
         directories=tuple(directories(order)),
         sysusers=next((a.text for a in wanted if a.path.parent == places.sysusers), ""),
@@ -150,6 +153,13 @@ def make_directories(order: Order, tree: Tree) -> None:
     wanted = {directory.path: directory for directory in directories(order)}
     for path in tree.missing(wanted):
         make_directory(tree, wanted.get(path, Directory(path, 0o755, None)))
+
+
+def record_overruled(profile: str, overruled: tuple[str, ...], turn: Turn) -> None:
+    """Record in the manifest of `profile` which errors a start overruled."""
+    own = manifests(turn.tree, turn.places).get(profile)
+    if own is not None and own.overruled != overruled:
+        apply(turn, profile, (), replace(own, overruled=overruled))
 
 
 def uninstall(

@@ -83,6 +83,8 @@ class Manifest:
     """UUIDs of the profile's GPUs, in its order; none where the driver did not tell them all."""
     kv_precision_accepted: str | None = None
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
+    overruled: tuple[str, ...] = ()
+    """Errors that `--anyway` overruled, one sentence each."""
 
     def to_json(self) -> str:
         """Text of the manifest's file."""
@@ -127,6 +129,7 @@ def from_json(text: str, *, where: str) -> Manifest:
             kv_tokens=data.get("kv_tokens"),
             uuids=tuple(data.get("uuids", ())),
             kv_precision_accepted=data.get("kv_precision_accepted"),
+            overruled=tuple(map(str, data.get("overruled", ()))),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(

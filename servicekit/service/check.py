@@ -50,6 +50,13 @@ class Report:
         """Whether nothing stands against starting it."""
         return all(remark.level is not Level.ERROR for remark in self.remarks)
 
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """What stands against starting it, one sentence each."""
+        return tuple(
+            f"{each.where}: {each.message}" for each in self.remarks if each.level is Level.ERROR
+        )
+
     def text(self) -> str:
         """Render for a person: one line a remark, then what was checked."""
         lines = [
@@ -93,8 +100,13 @@ class Report:
         }
 
 
-def check(profile: Profile, plan: Plan, installed: InstalledEngine) -> Report:
-    """Check the command line that `plan` would start, with every tunable at its default."""
+def check(
+    profile: Profile, plan: Plan, installed: InstalledEngine, *, host: Iterable[Remark] = ()
+) -> Report:
+    """Check the command line that `plan` would start, with every tunable at its default.
+
+    `host` are remarks on what was found on this host; the report lists them with its own.
+    """
     argv = plan.argv()
     tables = tables_for(profile, installed)
     remarks: list[Remark] = []
@@ -109,6 +121,7 @@ def check(profile: Profile, plan: Plan, installed: InstalledEngine) -> Report:
         *check_unheeded(profile),
         *check_precision(profile),
         *check_gpu_names(profile),
+        *host,
     ]
     return Report(
         profile=profile.name,
@@ -197,8 +210,11 @@ def check_unheeded(profile: Profile) -> Iterable[Remark]:
     if profile.api_key is None:
         return
     if engine is EngineName.SGLANG:
-        message = "SGLang takes its key from the command line alone, where everyone could read it"
-        yield Remark(Level.WARNING, "api_key", f"{message}: it runs without")
+        message = (
+            "SGLang reads its key from the command line only, which every user can see, so "
+            "servicekit does not pass it and the server would be open: remove api_key"
+        )
+        yield Remark(Level.ERROR, "api_key", message)
     elif profile.api_key != KEY_VARIABLES.get(engine, profile.api_key):
         message = (
             f'{engine} reads its key from {KEY_VARIABLES[engine]}, not from "{profile.api_key}"'

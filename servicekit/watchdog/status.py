@@ -65,6 +65,8 @@ class Status:
     """How the pool differs from the memory plan's, in one sentence; empty where it does not."""
     drift: tuple[str, ...] = ()
     """Files that are not as the install left them."""
+    overruled: tuple[str, ...] = ()
+    """Errors that `--anyway` overruled at the last install or start."""
 
     @property
     def at_rest(self) -> bool:
@@ -114,6 +116,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         enabled=enabled,
         kv_precision_accepted=manifest.kv_precision_accepted,
         pool_drift=pool_drift(manifest.kv_tokens, status.context["physical"]),
+        overruled=manifest.overruled,
     )
 
 

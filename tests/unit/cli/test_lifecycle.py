@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused_with_the_first_lever(host: Host) -> None:
     assert (done.code, done.out) == (1, "")
     (line,) = done.err.splitlines()
     assert line.startswith('servicekit: profile "balanced" does not fit its GPU: ')
-    assert line.endswith("; --anyway tries it all the same")
+    assert line.endswith("; --anyway overrules this")
     assert sorted(host.home.rglob("*")) == before
 
 
@@ -122,6 +122,81 @@ def test_what_does_not_fit_can_be_tried_anyway(host: Host) -> None:
     assert host.run("start", "balanced", "--anyway", "--no-wait").code == 0
     assert host.supervisord.calls[-1] == "startProcess servicekit-balanced False"
     assert "does not fit" in host.run("restart", "balanced").err
+
+
+def site(host: Host, name: str, text: str) -> Path:
+    """Write a profile of the site, and allow it."""
+    file = host.home / f"profiles.d/{name}.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o644)
+    host.config.write_text(f'{host.config.read_text()}allow = ["{name}"]\n')
+    host.added(name)
+    return file
+
+
+MISSPELT = 'extends = "balanced"\n[options]\nmem-fraction-statik = 0.8\n'
+
+
+def test_an_option_that_the_engine_does_not_have_is_not_installed(host: Host) -> None:
+    """Install refuses what check calls an error, and writes nothing."""
+    site(host, "typo", MISSPELT)
+    done = host.run("install", "typo")
+    assert done.code == 1
+    assert 'profile "typo": options.mem-fraction-statik: ' in done.err
+    assert done.err.endswith("; --anyway overrules this\n")
+    assert host.installed == []
+
+
+def test_an_api_key_that_is_not_enforced_is_not_installed(host: Host) -> None:
+    """A key that the engine would not ask for means an open server."""
+    text = 'extends = "balanced"\nsecrets = ["KEY"]\napi_key = "KEY"\n'
+    site(host, "open", text)
+    said = host.run("install", "open").err
+    assert 'profile "open": api_key: SGLang reads its key from the command line only' in said
+    assert (
+        'profile "open": secrets.KEY: is not stored: run `servicekit --user secret set open KEY`'
+        in said
+    )
+    assert host.installed == []
+
+
+@pytest.mark.parametrize("verb", ["start", "restart", "switch"])
+def test_nothing_is_stopped_for_what_the_check_refuses(host: Host, verb: str) -> None:
+    """A profile that was broken after its install leaves the healthy service alone."""
+    file = site(host, "typo", 'extends = "balanced"\n')
+    assert host.run("install", "typo").code == 0
+    host.added("balanced")
+    assert host.run("install", "balanced").code == 0
+    runs = "balanced" if verb == "switch" else "typo"
+    if verb != "start":
+        host.supervisord.program(f"servicekit-{runs}", "RUNNING")
+    file.write_text(MISSPELT)
+    done = host.run(verb, "typo")
+    assert done.code == 1
+    assert "options.mem-fraction-statik" in done.err
+    assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
+
+
+def test_status_names_what_anyway_overruled(host: Host) -> None:
+    """The errors stay in sight until a start or an install finds none."""
+    file = site(host, "typo", MISSPELT)
+    done = host.run("install", "typo", "--anyway")
+    assert done.code == 0
+    assert "warning: " in done.err
+    assert "anyway:     profile" in host.run("status", "typo").out
+    (sentence,) = json.loads(host.run("status", "typo", "--json").out)["overruled"]
+    assert "mem-fraction-statik" in sentence
+    file.write_text('extends = "balanced"\n')
+    assert host.run("start", "typo", "--no-wait").code == 0
+    assert json.loads(host.run("status", "typo", "--json").out)["overruled"] == []
+
+
+def test_a_context_that_the_model_does_not_have_is_refused(host: Host) -> None:
+    """More tokens than the model declares can never be served."""
+    site(host, "long", 'extends = "balanced"\n[context]\nrequested = 1000000\nminimum = 500000\n')
+    said = host.run("install", "long", "--anyway").err
+    assert "context: 500000 tokens are needed, and the model declares 262144" in said
 
 
 @pytest.mark.parametrize("driver_says", [{"gpus": [CARD]}, {"error": "DriverNotLoaded"}])

@@ -223,7 +223,7 @@ def test_requires(packages: dict[str, str], expected: list[str]) -> None:
         ({**OPENAI, "secrets": ["KEY"], "api_key": "KEY"}, None),
         (
             {"engine": "sglang", "model": "a/b", "secrets": ["KEY"], "api_key": "KEY"},
-            "warning api_key",
+            "error api_key",
         ),
     ],
 )

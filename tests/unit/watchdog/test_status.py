@@ -181,5 +181,10 @@ def test_json_has_every_promised_field() -> None:
     told = conclude("x", None, None, ()).as_json()
     assert set(promised.split()) <= told.keys()
     assert set(told["context"]) == {"requested", "declared", "physical", "effective"}
-    assert json.loads(json.dumps(told)) == {**told, "reasons": [], "drift": []}
+    assert json.loads(json.dumps(told)) == {
+        **told,
+        "reasons": [],
+        "drift": [],
+        "overruled": [],
+    }
     assert asdict(conclude("x", None, None, ())) == told

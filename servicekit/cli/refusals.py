@@ -1,0 +1,109 @@
+"""What keeps a profile from running, found before anything is written or stopped for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from servicekit.cli.forecast import ask_gpus, budget_of, installed_engine, local_model, misfit
+from servicekit.cli.output import note, warn
+from servicekit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from servicekit.cli.session import Installed, Session
+    from servicekit.install.installation import Order
+    from servicekit.install.rootfs import Tree
+    from servicekit.models.memory.outcome import Budget
+    from servicekit.profiles.model import Profile
+    from servicekit.service.check import Report
+    from servicekit.service.host import Survey
+    from servicekit.service.plan import Plan
+
+
+def report_of(plan: Plan, *, image: bool = False, ask: bool = False) -> Report:
+    """Check `plan` on this host, or for an image of another one.
+
+    `ask` starts the engine for its own list of options.
+    """
+    from servicekit.engines.base import InstalledEngine as Engine
+    from servicekit.service.check import check
+    from servicekit.service.preflight import check_context, check_secrets
+
+    profile = plan.profile
+    if image:  # whose programs are not run here, and whose secrets are stored there
+        return check(profile, plan, Engine())
+    engine = installed_engine(plan, ask=ask)
+    engine = replace(engine, capability=ask_gpus(profile.gpus).capability)
+    host = (
+        *check_secrets(profile, plan.host.places),
+        *check_context(profile, local_model(plan)),
+    )
+    return check(profile, plan, engine, host=host)
+
+
+def refuse(
+    order: Order,
+    tree: Tree,
+    *,
+    anyway: bool,
+    incomplete: bool = False,
+    known: Collection[str] = (),
+) -> tuple[Order, Survey]:
+    """Refuse an order whose profile cannot run, and give all reasons together.
+
+    With `anyway` they are printed as warnings and recorded in the order. With `incomplete` the
+    program and the model may be missing. What is in `known` is no reason to refuse. Returns the
+    order, completed by what the driver of the GPUs answers and by the memory plan, and what was
+    found on the host.
+    """
+    from servicekit.install.installation import look_around
+    from servicekit.service.plan import make_plan
+
+    profile = order.profile
+    gpus = ask_gpus(() if tree.is_image else profile.gpus)
+    order = replace(order, gpus=gpus.names or order.gpus, uuids=gpus.uuids or order.uuids)
+    survey = look_around(order, tree)
+    plan = make_plan(profile, survey.host)
+    budget = None if gpus.memory is None else _budget(plan, gpus.memory)
+    report = report_of(plan, image=tree.is_image)
+    errors = [
+        *(() if incomplete else survey.missing),
+        *(f'profile "{profile.name}": {each}' for each in report.errors),
+        *misfit(profile.name, budget),
+    ]
+    if not anyway and (new := [each for each in errors if each not in known]):
+        raise UserError("\n".join(new), hint="--anyway overrules this")
+    for sentence in errors:
+        warn(sentence)
+    kv_tokens = None if budget is None else budget.kv_tokens
+    return replace(order, kv_tokens=kv_tokens, overruled=tuple(errors)), survey
+
+
+def _budget(plan: Plan, memory: int) -> Budget | None:
+    try:
+        return budget_of(plan, memory)
+    except UserError:
+        return None  # no arithmetic for this engine or model; the engine itself will tell
+
+
+def refuse_start(
+    mine: Session, found: Installed, recipe: Profile, *, anyway: bool, known: Collection[str] = ()
+) -> None:
+    """Refuse to start an installed profile that cannot run; record what `anyway` overrules."""
+    from servicekit.cli.orders import order_of
+    from servicekit.install.installation import record_overruled
+    from servicekit.install.rootfs import Tree
+    from servicekit.install.transaction import turn
+
+    tree = Tree()
+    order = order_of(mine, recipe, tree, manager=found.manager.name)
+    order, _ = refuse(order, tree, anyway=anyway, known=known)
+    if order.overruled == found.manifest.overruled:
+        return
+    try:
+        with turn(tree, mine.places) as held:
+            record_overruled(recipe.name, order.overruled, held)
+    except UserError as error:
+        note(f"cannot record what --anyway overrules: {error}")
