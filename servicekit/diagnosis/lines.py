@@ -2,39 +2,74 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Final
 
-SHOWN: Final = 400
-"""Characters of one line that are kept as evidence."""
-_LOOK_BACK: Final = 200
-"""Lines before an error text that are searched for the beginning of a quotation."""
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-ESCAPE: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+SHOWN: Final = 400  # characters of one line that are kept as evidence
+TRACEBACK: Final = "Traceback (most recent call last):"
+ERROR_WORDS: Final = BytesAhoCorasick(
+    (
+        *(b"rror", b"ERROR", b"xception", b"ailed", b"atal", b"FATAL", b"CRITICAL", b"ssert"),
+        *(b"egmentation", b"terminate called", b"core dumped", b" E "),
+    ),
+    implementation=Implementation.DFA,
+)
+"""Every line that looks like an error has one of them."""
+_LOOK_BACK: Final = 200  # lines before an error text that are searched for an open quotation
+
+_ESCAPE: Final = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
+)
+# journalctl -o json writes a message with control characters, such as colours, as numbers.
+_AS_NUMBERS: Final = re.compile(rb'"MESSAGE" ?: ?\[([\d, ]{1,65536})\]')
+_IN_JSON: Final = re.compile(
+    r'(?:data: |\x1e)?\{.{0,4000}?"(?:MESSAGE|log)" ?: ?("(?:[^"\\]|\\.)*")'
+    r'|[ \t]*"MESSAGE" ?: ?("(?:[^"\\]|\\.)*"),?$'
+)
 _PREFIX: Final = re.compile(
     r"""
       <\d>                                              # a syslog priority
-    | [A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}(?:\.\d+)?\      # journalctl -o short
-        \S+\ [^\s:\[]+(?:\[\d+\])?:\                    #
-    | \d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\   # ISO, and behind it
+    | (?:[A-Z][a-z]{2}\ )?[A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}(?:\.\d+)?\      # journalctl -o short
+        \S+\ [^\s:\[]+(?:\[\d+\])?:\                   #
+    | (?:[A-Z][a-z]{2}\ )?\d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d(?:[.,]\d+)?
+        (?:Z|[+-]\d\d:?\d\d|\ [A-Z]{3,4}(?=\ ))?\ +     # ISO, -o short-full, then
         (?:std(?:out|err)\ [FP]\                        # a container's
+          |\|\ (?P<loguru>[A-Z]+)\ +\|\ \S+:\S*:\d+\ -\     # or loguru's
           |\S+\ [^\s:\[]+(?:\[\d+\])?:\                 # or a journal's
           |-\ )?                                        # or Python's logging
-    | \[\ *\d+\.\d{6}\]\                                # the kernel's uptime
+    | \d{10}\.\d{6}\ \S+\ [^\s:\[]+(?:\[\d+\])?:\      # journalctl -o short-unix
+    | \[\ *\d+\.\d{6}\](?:\ \S+\ [^\s:\[]+(?:\[\d+\])?:)?\ ?  # kernel's uptime
+    | \[\ *[TC]\d+\]\ ?                                # the kernel's caller
+    | \[[A-Z][a-z]{2}\ [A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}\ \d{4}\]\    # dmesg -T
+    | [\ \t]*_?MESSAGE=                                # journalctl -o verbose and export
+    | [\w.-]{1,80}\ +\|\                               # docker compose
+    | \ {2,}[|+]\                                      # an exception group
     | \((?P<process>[\w.-]+)\ (?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?     # vLLM's process, Ray's
     | \[(?P<torch>rank\d+)\]:\ ?                        # torch's rank
     | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ [\d:]{8}\ \[?[^\]\s]+:\d+\]\ ?
     | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ [\w.]+:\ )?(?:-\ )?
     | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?:[.,]\d+)?                  # SGLang's time,
         (?P<sglang>(?:\ [A-Z]+\d+)*)\]\ ?                         # and its ranks
-    | \d+\.\d\d\.\d{3}\.\d{3}\ (?P<llama>[A-Z])\ (?:[a-z]{3,4}\ +)?     # llama.cpp's uptime, level
+    | (?:\d+\.\d\d\.\d{3}\.\d{3}\ (?P<llama>[A-Z])\            # llama.cpp's uptime, level
+        |(?P<short>[DIWE])\ (?=(?:srv|cmn|slot|que|spec)\ |\w+_\w+:))
+        (?:[a-z]{3,4}\ +)?
     | \[(?P<glog>[IWEF])\d{4}\ [\d:.]+\ [^\]]+\]\       # torch's C++ part
     | \[Rank\ \d+\]\ ?                                  # NCCL's rank
     """,
     re.VERBOSE,
 )
-_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W"})
+_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W", "TRACE", "SUCCESS"})
+_LOUD: Final = frozenset({"ERROR", "CRITICAL", "E", "F"})
+_TROUBLED: Final = re.compile(
+    r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b"
+    r"|.*?(?:\bERROR\b|\bCRITICAL\b|\bFATAL\b|[Ee]rror:|[Ff]atal|[Ff]ailed to|[Aa]ssertion"
+    r"|_ASSERT|Segmentation fault|terminate called|core dumped)"
+)
 _OPENED: Final = re.compile(
     r"(?:prompt|text|content|message|input|example_format)\w*['\"]?\s*[:=]\s*(['\"])"
 )
@@ -56,12 +91,50 @@ class LogLine:
     """Without prefixes, with its indentation."""
     prefixed: bool
     speaker: str
-    quiet: bool
-    """Logged as a warning or less."""
+    level: str
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it was logged as a warning or less."""
+        return self.level in _QUIET
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is a source line of a traceback."""
+        return self.message.startswith("    ")
+
+    @property
+    def troubled(self) -> bool:
+        """Whether it looks like an error, by its level or by its words."""
+        if self.quiet or self.message.startswith("  "):
+            return False
+        return self.level in _LOUD or _TROUBLED.match(self.message, 0, SHOWN) is not None
+
+
+def plain_lines(block: bytes) -> bytes:
+    """Return whole lines of a log without colours, and with every state of a progress bar."""
+    if b'"MESSAGE' in block:
+        block = _AS_NUMBERS.sub(_as_text, block)
+    if b"\x1b" in block:
+        block = _ESCAPE.sub(b"", block)
+    return block.replace(b"\r", b"\n") if b"\r" in block else block
+
+
+def _as_text(message: re.Match[bytes]) -> bytes:
+    numbers = (int(number) for number in message[1].split(b",") if number.strip())
+    text = bytes(number & 0xFF for number in numbers).decode(errors="replace")
+    return b'"MESSAGE":' + json.dumps(text).encode()
 
 
 def take_apart(text: str) -> LogLine:
     """Return `text` without what stands before its message."""
+    if '"' in text[:4096] and (inside := _IN_JSON.match(text)):
+        with contextlib.suppress(ValueError):  # not JSON after all
+            text = json.loads(inside[1] or inside[2]).rstrip("\n")
+        text = _ESCAPE.sub(b"", text.encode(errors="replace")).decode(errors="replace")
+        rest = take_apart(text)
+        rest.prefixed = True
+        return rest
     position = 0
     speaker = ""
     level = ""
@@ -69,8 +142,9 @@ def take_apart(text: str) -> LogLine:
         position = match.end()
         named = match.groupdict()
         speaker = named["process"] or named["torch"] or (named["sglang"] or "").strip() or speaker
-        level = named["vllm"] or named["level"] or named["llama"] or named["glog"] or level
-    return LogLine(text, text[position:], position > 0, speaker, level in _QUIET)
+        levels = ("vllm", "level", "llama", "short", "glog", "loguru")
+        level = next((named[name] for name in levels if named[name]), level)
+    return LogLine(text, text[position:], position > 0, speaker, level)
 
 
 def shown(text: str) -> str:

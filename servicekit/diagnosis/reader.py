@@ -1,13 +1,13 @@
 """Reading a log as it arrives: findings, boot phases, figures. Pure; time comes with the bytes.
 
-A log may be a hundred megabytes of ordinary lines with one that matters. So bytes are looked at in
-bulk: ordinary lines are cut out, the rest is searched for a few short anchors, and only lines that
-have one are taken apart. Memory is bounded whatever arrives: lines of any length (the first 16 KiB
-of each are read), any bytes, any number of findings (one per signature).
+A log may be a hundred megabytes of ordinary lines with one that matters. One automaton over all
+literals finds the lines that may matter; only those are taken apart. Memory is bounded whatever
+arrives: lines of any length (the first 16 KiB of each are read), any bytes, any number of findings
+(one per signature), and only the last lines that look like errors.
 
-What is taken apart first loses its prefixes: syslog and container times, ranks, levels, llama.cpp's
-uptime. A signature then matches only the *beginning* of the message, so a prompt that quotes an
-error text is no failure, and neither is the source line in a traceback.
+A line first loses its prefixes: syslog and container times, ranks, levels, llama.cpp's uptime. A
+signature then matches only the *beginning* of the message, so a prompt that quotes an error text is
+not a failure, and neither is the source line in a traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.lines import ESCAPE, SHOWN, ends_inside_quotation, shown, take_apart
+from servicekit.diagnosis.lines import (
+    ERROR_WORDS,
+    TRACEBACK,
+    ends_inside_quotation,
+    plain_lines,
+    shown,
+    take_apart,
+)
 from servicekit.diagnosis.reading import BootFacts, DecodeFigures, LogFinding, PhaseSeen, Reading
 from servicekit.diagnosis.signatures import BootPhase, Mark, Role, captures, knowledge
 
@@ -28,28 +35,18 @@ if TYPE_CHECKING:
     from servicekit.diagnosis.lines import LogLine
     from servicekit.diagnosis.signatures import Search, Signature
 
-_SLICE: Final = 1 << 18
-"""Bytes that are looked at in one go: large enough to be fast, small enough for the cache."""
-_LINE: Final = 1 << 14
-"""Bytes of one line that are read; what an engine has to say stands at its beginning."""
-_TAIL: Final = 1 << 13
-"""Bytes of the end of the log that are kept, for a person and to see what a line follows on."""
-_MESSAGE: Final = 4
-"""Lines after a finding that may still belong to its message, when that spans lines."""
-_TRACEBACK: Final = 2000
-"""Lines of a traceback that are followed to its last one."""
+_SLICE: Final = 1 << 18  # bytes searched at a time: large enough to be fast, fits the cache
+_LINE: Final = 1 << 14  # bytes of one line that are read; a message begins its line
+_TAIL: Final = 1 << 13  # bytes of the end of the log that are kept
+_MESSAGE: Final = 4  # lines after a finding that may still belong to its message
+_SUSPECTS: Final = 64  # last lines with the word of an error that are kept
+_TROUBLE: Final = 5  # of those, lines that are shown
 _OUTLIVED_BYTES: Final = 1 << 14
+# An engine that goes on working for this long did not die of a finding. Other ranks still write a
+# few lines after the first one failed, hence not at once.
 _OUTLIVED_SECONDS: Final = 30.0
-"""An engine that works on for so long after a finding has not died of it. Other ranks still say a
-few lines after the first one failed, hence not at once."""
 
 _FURTHER_RANK: Final = re.compile(r"(?:TP|PP|DP|EP|rank|-)[1-9]")
-_TROUBLED: Final = re.compile(
-    r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b"
-    r"|.*?(?:\bERROR\b|\bCRITICAL\b|\bFATAL\b|[Ee]rror:|[Ff]atal|[Ff]ailed to|assertion failed"
-    r"|Segmentation fault|terminate called|core dumped)"
-)
-_TRACEBACK_BEGINS: Final = "Traceback (most recent call last):"
 _WORKED: Final = (b'completions HTTP/1.1" 200', b"Decode batch", b"print_timing: ")
 _MIB_PER_GIB: Final = 1024
 _PERCENT: Final = 100
@@ -80,7 +77,7 @@ class LogReader:
         self._partial = b""
         self._tail = b""
         self._offset = 0
-        self._cursor = self._begun = 0
+        self._begun = 0
         self._at = 0.0
         self._new: list[LogFinding] = []
         self._forget()
@@ -94,10 +91,7 @@ class LogReader:
         self._facts = BootFacts()
         self._decode: DecodeFigures | None = None
         self._first: tuple[str, ...] = ()
-        self._last: deque[str] = deque(maxlen=5)
-        self._frames: deque[str] = deque(maxlen=2)
-        self._traced = 0
-        self._tracer = ""
+        self._suspects: deque[bytes] = deque(maxlen=_SUSPECTS)
         self._unfinished: list[_Unfinished] = []
 
     @property
@@ -109,6 +103,11 @@ class LogReader:
     def phase(self) -> BootPhase | None:
         """The step of the boot that was reached last."""
         return next(reversed(self._phases), None)
+
+    @property
+    def facts(self) -> BootFacts:
+        """What the boot log has said so far about memory and limits."""
+        return self._facts
 
     def feed(self, data: bytes, at: float = 0.0) -> tuple[LogFinding, ...]:
         """Read `data`, which may begin and end anywhere, and return what it newly showed."""
@@ -130,7 +129,9 @@ class LogReader:
 
     def reading(self) -> Reading:
         """Return what the log has said so far."""
-        trouble = [*self._first, *(line for line in self._last if line not in self._first)]
+        last = [line.text for line in map(_parsed, self._suspects) if line.troubled]
+        last = [text for text in dict.fromkeys(last) if text not in self._first]
+        trouble = [*self._first, *last[-_TROUBLE:]]
         return Reading(
             engine=self._engine,
             findings=tuple(self._findings.values()),
@@ -166,47 +167,97 @@ class LogReader:
 
     def _scan(self, block: bytes) -> None:
         """Read whole lines."""
-        if b"\x1b" in block:
-            block = ESCAPE.sub(b"", block)
-        if b"\r" in block:
-            block = block.replace(b"\r", b"\n")  # every state of a progress bar is a line
-        original = block = b"\n" + block
-        self._cursor = self._begun = 0
-        if plain := self._knowledge.plain:
-            block = plain.sub(b"", block)
-        self._walk(block, original)
-        self._read_figures(original)
-        self._note_work(original, len(original))
-        self._offset += len(original)
-        self._tail = (self._tail + original[-_TAIL:])[-_TAIL:]
+        block = b"\n" + plain_lines(block)
+        self._begun = 0
+        explained = self._walk(block)
+        self._note_suspects(block, explained)
+        self._read_figures(block)
+        self._note_work(block, len(block))
+        self._offset += len(block)
+        self._tail = (self._tail + block[-_TAIL:])[-_TAIL:]
 
-    def _walk(self, block: bytes, original: bytes) -> None:
-        """Take apart the lines of `block` that have an anchor or follow on one that had."""
+    def _walk(self, block: bytes) -> set[int]:
+        """Read the lines that may matter, and those that may continue one; return the explained."""
+        explained: set[int] = set()
         starts = self._starts(block, 0)
         position = 1
         while position < len(block):
-            if not (self._unfinished or self._traced):
+            if not self._unfinished:
                 position = next((start for start in starts if start >= position), len(block))
                 if position == len(block):
-                    return
+                    break
             end = block.find(b"\n", position)
             end = len(block) if end < 0 else end
             search = self._search
-            self._read(block, position, end, original)
+            if self._read(block, position, end):
+                explained.add(position)
             position = end + 1
-            if self._search is not search:  # it serves now, or begins anew: other lines matter
+            if self._search is not search:  # it serves now, or begins again: other lines matter
                 starts = self._starts(block, position)
+        return explained
 
     def _starts(self, block: bytes, since: int) -> Iterator[int]:
-        """Say where lines begin that have an anchor, in order."""
-        starts: set[int] = set()
-        for anchor in self._search.anchors:
-            at = block.find(anchor, since)
-            while at >= 0:
-                starts.add(block.rfind(b"\n", 0, at) + 1)
+        """Yield where lines begin that have a literal of a signature not yet found, in order."""
+        search, read = self._search, -1
+        hits = search.automaton.find_matches_as_indexes(block[since:] if since else block)
+        for pattern, start, _ in hits:
+            if start + since <= read:
+                continue
+            if search.leads[pattern] and all(map(self._is_settled, search.leads[pattern])):
+                continue
+            yield block.rfind(b"\n", 0, start + since) + 1
+            read = block.find(b"\n", start + since)
+            if read < 0:
+                return
+
+    def _is_settled(self, signature: str) -> bool:
+        finding = self._findings.get(signature)
+        return finding is not None and not finding.outlived
+
+    def _note_suspects(self, block: bytes, explained: set[int]) -> None:
+        """Keep the lines that look like errors: the first one, and the last of the log."""
+        hits = ERROR_WORDS.find_matches_as_indexes(block)
+        ends = list(self._ends(block, [at for _, at, _ in hits if at >= self._begun]))
+        if not self._first:
+            for end in ends:
+                start = block.rfind(b"\n", 0, end) + 1
+                line = _parsed(block[start : min(end, start + _LINE)])
+                if start not in explained and line.troubled:
+                    self._first = (*self._frames(line, block, start), line.text)
+                    break
+        for end in ends[-_SUSPECTS:]:
+            start = block.rfind(b"\n", 0, end) + 1
+            if start not in explained:
+                self._suspects.append(block[start : min(end, start + _LINE)])
+
+    @staticmethod
+    def _ends(block: bytes, hits: list[int]) -> Iterator[int]:
+        """Yield the ends of the lines that have a hit."""
+        end = -1
+        for at in hits:
+            if at > end:
                 end = block.find(b"\n", at)
-                at = block.find(anchor, end) if end >= 0 else -1
-        return iter(sorted(starts))
+                end = len(block) if end < 0 else end
+                yield end
+
+    def _frames(self, line: LogLine, block: bytes, start: int) -> tuple[str, ...]:
+        """Return the last two lines of the traceback that ends with `line` at `start`."""
+        frames: list[str] = []
+        for text in reversed(self._above(block, start).splitlines()):
+            above = take_apart(text)
+            if above.message.rstrip().endswith(TRACEBACK):
+                return tuple(reversed(frames[:2]))
+            if above.prefixed and above.speaker != line.speaker:
+                continue  # another rank
+            if not above.message.startswith("  "):
+                break
+            if above.message.strip(" ^~"):
+                frames.append(above.message)
+        return ()
+
+    def _above(self, block: bytes, start: int) -> str:
+        above = self._tail + block[max(0, start - _TAIL) : start]
+        return above[-_TAIL:].decode(errors="replace")
 
     @property
     def _search(self) -> Search:
@@ -215,37 +266,43 @@ class LogReader:
 
     # ---- lines ----
 
-    def _read(self, block: bytes, start: int, end: int, original: bytes) -> None:
-        raw = block[start : min(end, start + _LINE)]
-        line = take_apart(raw.decode(errors="replace"))
-        message = line.message.lstrip()
+    def _read(self, block: bytes, start: int, end: int) -> bool:
+        """Read one line; true where it is a mark, or a signature recognises it."""
+        line = _parsed(block[start : min(end, start + _LINE)])
         self._continue(line)
-        if self._trace(line):
-            return
+        if line.is_code:
+            return True
+        message = line.message.lstrip()
         if marks := self._marks(line, message):
             if any(mark.begins for mark in marks):
-                self._begun = self._locate(raw, original)
+                self._begun = start
                 self._forget()
             for mark in marks:
                 self._note_mark(mark, line, message)
-            return
+            return True
         signature = self._recognise(line, message)
         if signature is None:
-            if not line.quiet and _TROUBLED.match(message, 0, SHOWN):
-                self._note_trouble(line)
-        elif signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
-            position = self._locate(raw, original)
-            self._note_work(original, position)
+            return False
+        if signature.role is not Role.ECHO and not self._is_quoted(line, block, start):
+            self._note_work(block, start)
             if signature.begins:
-                self._begun = position
+                self._begun = start
                 self._forget()
-            self._find(signature, line, message, self._offset + position)
+            self._attribute(line, block, start)
+            self._find(signature, line, message, self._offset + start)
+        return True
 
-    def _locate(self, raw: bytes, original: bytes) -> int:
-        """Say where a line stood before ordinary lines were cut out of the block."""
-        position = original.find(b"\n" + raw, self._cursor)
-        self._cursor = position + 1
-        return position
+    def _attribute(self, line: LogLine, block: bytes, start: int) -> None:
+        """Give the last line of a traceback the speaker of its first, which alone has a prefix."""
+        if line.prefixed or line.speaker:
+            return
+        for text in reversed(self._above(block, start).splitlines()):
+            above = take_apart(text)
+            if above.message.rstrip().endswith(TRACEBACK):
+                line.speaker = above.speaker
+            elif not above.prefixed and above.message.startswith(" "):
+                continue
+            return
 
     def _continue(self, line: LogLine) -> None:
         """Let messages that began in the lines above go on in this one."""
@@ -270,23 +327,6 @@ class LogReader:
                 )
         self._unfinished = [one for one in self._unfinished if one.left > 0]
 
-    def _trace(self, line: LogLine) -> bool:
-        """Follow tracebacks to their last line; true for the lines between first and last."""
-        if line.message.rstrip().endswith(_TRACEBACK_BEGINS):
-            self._traced, self._tracer = _TRACEBACK, line.speaker
-            self._frames.clear()
-            return False
-        if not self._traced or (line.prefixed and line.speaker != self._tracer):
-            return False
-        line.speaker = self._tracer  # only the first line of a traceback may have a prefix
-        self._traced -= 1
-        if line.message.startswith(" "):
-            if line.message.strip(" ^~"):
-                self._frames.append(line.message)
-            return True
-        self._traced = 0
-        return False
-
     def _recognise(self, line: LogLine, message: str) -> Signature | None:
         text = line.text
         for literal, signature in self._search.literals:
@@ -301,10 +341,7 @@ class LogReader:
         return None
 
     def _is_quoted(self, line: LogLine, block: bytes, start: int) -> bool:
-        if line.prefixed:
-            return False
-        above = (self._tail + block[max(0, start - _TAIL) : start])[-_TAIL:]
-        return ends_inside_quotation(above.decode(errors="replace"))
+        return not line.prefixed and ends_inside_quotation(self._above(block, start))
 
     def _find(self, signature: Signature, line: LogLine, message: str, offset: int) -> None:
         known = self._findings.get(signature.id)
@@ -327,13 +364,6 @@ class LogReader:
         if signature.cause is Cause.DRAFT_GRAPH_DISABLED:
             self._facts = replace(self._facts, draft_graph_disabled=True)
 
-    def _note_trouble(self, line: LogLine) -> None:
-        if not self._first:
-            self._first = (*self._frames, line.text)
-        elif line.text not in self._last:
-            self._last.append(line.text)
-        self._frames.clear()
-
     # ---- the boot ----
 
     def _marks(self, line: LogLine, message: str) -> list[Mark]:
@@ -349,7 +379,10 @@ class LogReader:
         if mark.phase:
             self._enter(mark.phase, line)
         self._note_facts(mark, found, line)
-        self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
+        for cleared in mark.clears:
+            self._findings.pop(cleared, None)
+        if mark.has_captures:
+            self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
 
     def _enter(self, phase: BootPhase, line: LogLine) -> None:
         if phase in self._phases:
@@ -390,7 +423,7 @@ class LogReader:
                 continue
             start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
             raw = block[start : min(len(block) if end < 0 else end, start + _LINE)]
-            match = kind.match(take_apart(raw.decode(errors="replace")).message.lstrip())
+            match = kind.match(_parsed(raw).message.lstrip())
             if match:
                 decode = self._decode or DecodeFigures()
                 figures: dict[str, Any] = dict(map(_figure, match.groupdict().items()))
@@ -416,6 +449,10 @@ class LogReader:
     def _outlive(self, finding: LogFinding) -> None:
         if finding.signature.role is not Role.NOTICE:
             self._findings[finding.signature.id] = replace(finding, outlived=True)
+
+
+def _parsed(raw: bytes) -> LogLine:
+    return take_apart(raw.decode(errors="replace"))
 
 
 def _captured(source: Signature | Mark, message: str) -> dict[str, str]:

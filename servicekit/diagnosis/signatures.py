@@ -9,11 +9,8 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
 - `role`: `cause` (default), `symptom` (explains only where no cause was found), `notice` (nothing
   ended, but something is not as it should be) or `echo` (a wrapper, never the cause);
 - `cause`: a word of `causes.Cause`; an `echo` has none;
-- `literals`: plain texts of which the line has at least one, looked for before the pattern;
-- `anchors`: short texts of which every such line has one. The whole log is searched for them, so
-  the fewer there are in all, the faster that goes, and CPython finds five letters twice as fast as
-  seven. By default each literal is its own; none (an `echo`) means that the line is only seen where
-  another anchor leads to it;
+- `literals`: plain texts of which the line has at least one: one automaton looks for all of them,
+  so more of them cost nothing, but each should be rare in ordinary lines;
 - `pattern`: a regular expression for the *beginning* of the message, behind timestamps, ranks,
   levels and exception classes: what a prompt quotes in the middle of a line cannot match. Named
   groups are captures; underscores at a name's end are dropped, so that alternatives can fill the
@@ -31,15 +28,11 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
   is the option's value. A remedy with something missing is left out;
 - `samples` and `near`: lines that must match, and lines that must not. The tests read them.
 
-`[[mark]]` recognises a line of the boot: `literal`, `anchor`, `pattern`, the `phase` that it shows,
-`begins`, `ends` (the step is over with it), and captures that are figures of `reader.BootFacts`, of
-which the `first`, the `last` or the `sum` is kept (`keep`).
+`[[mark]]` recognises a line of the boot: `literal`, `pattern`, the `phase` that it shows, `begins`,
+`ends` (the step is over with it), `clears` (ids of signatures that it takes back), and captures
+that are figures of `reading.BootFacts`: the `first`, the `last` or the `sum` is kept (`keep`).
 
 `[[figures]]` recognises a line about decoding; its captures are those of `reader.DecodeFigures`.
-
-`[[plain]]` recognises, by its beginning, an ordinary line that can never explain anything: its
-`pattern` is for bytes. Such lines are cut out before anything is searched for, which makes a busy
-log cheap to read.
 """
 
 from __future__ import annotations
@@ -50,6 +43,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
+
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from servicekit import data
 from servicekit.diagnosis.causes import Cause
@@ -66,9 +61,6 @@ FILES: Final = {
     "any": ("sglang", "vllm", "llamacpp", "any", "host"),
 }
 """Files to read a log of each origin with, most specific first. `any` is an unknown engine."""
-
-COMMON_ANCHORS: Final = ("rror", "ailed", "imeou", "raceb")
-"""Texts that most lines about failures share: one search finds them all."""
 
 # What may stand between the prefixes of a line and the message: exception classes, and the names of
 # functions and modules that report.
@@ -129,7 +121,6 @@ class Signature:
     cause: Cause | None
     source: str
     literals: tuple[str, ...]
-    anchors: tuple[str, ...]
     pattern: str
     phases: frozenset[BootPhase] = frozenset()
     boot: bool = False
@@ -149,14 +140,19 @@ class Mark:
     """One line of the boot."""
 
     literal: str
-    anchor: str
     pattern: str
     engine: str = ""
     """The one that writes it, empty where several do."""
     phase: BootPhase | None = None
     begins: bool = False
     ends: bool = False
+    clears: tuple[str, ...] = ()
     keep: str = "first"
+
+    @property
+    def has_captures(self) -> bool:
+        """Whether the line has figures, some of which may stand in the next lines."""
+        return compiled(self.pattern).groups > 0
 
     def match(self, message: str) -> re.Match[str] | None:
         """Match the beginning of `message`, a line without its prefixes."""
@@ -182,8 +178,6 @@ class Knowledge:
     signatures: tuple[Signature, ...]
     marks: tuple[Mark, ...]
     figures: tuple[Figures, ...]
-    plain: re.Pattern[bytes] | None
-    """Runs of ordinary lines, each with the line break before it."""
     boot: Search
     """What to look for until the engine serves."""
     steady: Search
@@ -194,8 +188,10 @@ class Knowledge:
 class Search:
     """What a log is searched for."""
 
-    anchors: tuple[bytes, ...]
-    """Every line that matters has one of them."""
+    automaton: BytesAhoCorasick
+    """Finds every line that may matter."""
+    leads: tuple[tuple[str, ...], ...]
+    """By number of the automaton's pattern, the ids of its signatures; none for a mark."""
     literals: tuple[tuple[str, Signature], ...]
     """Each literal with its signature, in the order in which they are tried."""
     marks: tuple[Mark, ...]
@@ -229,12 +225,10 @@ def knowledge(engine: str) -> Knowledge:
         for table in tables.values()
         for entry in table.get("figures", ())
     )
-    plain = [entry["pattern"] for table in tables.values() for entry in table.get("plain", ())]
     return Knowledge(
         signatures=signatures,
         marks=marks,
         figures=figures,
-        plain=_plain(plain),
         boot=_search(signatures, marks),
         steady=_search(
             tuple(one for one in signatures if not one.boot or one.begins),
@@ -252,7 +246,6 @@ def document(name: str) -> dict[str, Any]:
 def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -> Signature:
     remedies = entry.get("remedies", ())
     literals = tuple(entry["literals"])
-    default = () if entry.get("role") == Role.ECHO else map(_shortened, literals)
     return Signature(
         id=entry["id"],
         file=file,
@@ -260,7 +253,6 @@ def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -
         cause=Cause(entry["cause"]) if "cause" in entry else None,
         source=entry["source"],
         literals=literals,
-        anchors=tuple(entry.get("anchors", default)),
         pattern=entry["pattern"],
         phases=frozenset(map(BootPhase, entry.get("phases", ()))),
         boot=entry.get("boot", False),
@@ -279,37 +271,27 @@ def _mark(entry: Mapping[str, Any], file: str) -> Mark:
     phase = entry.get("phase")
     return Mark(
         literal=entry["literal"],
-        anchor=entry.get("anchor", _shortened(entry["literal"])),
         pattern=entry["pattern"],
         engine="" if file in {"any", "host"} else file,
         phase=BootPhase(phase) if phase else None,
         begins=entry.get("begins", False),
         ends=entry.get("ends", False),
+        clears=tuple(entry.get("clears", ())),
         keep=entry.get("keep", "first"),
     )
 
 
-def _shortened(literal: str) -> str:
-    return next((common for common in COMMON_ANCHORS if common in literal), literal)
-
-
-def _plain(patterns: list[str]) -> re.Pattern[bytes] | None:
-    if not patterns:
-        return None
-    line = f"\\n(?:{'|'.join(patterns)})[^\\n]*"
-    # It begins with a literal line break, which makes the search for the next candidate fast.
-    # Greedy, not possessive: before Python 3.11.5 a possessive group matched what it should not.
-    return re.compile(f"{line}(?:{line})*".encode())
-
-
 def _search(signatures: tuple[Signature, ...], marks: tuple[Mark, ...]) -> Search:
-    wanted = set(COMMON_ANCHORS)
-    wanted |= {anchor for signature in signatures for anchor in signature.anchors}
-    wanted |= {mark.anchor for mark in marks}
-    # A text that contains another one is found with it.
-    least = {one for one in wanted if not any(other != one and other in one for other in wanted)}
+    leads: dict[str, list[str]] = {mark.literal: [] for mark in marks}
+    literals = tuple((literal, one) for one in signatures for literal in one.literals)
+    for literal, signature in literals:
+        if literal not in leads or leads[literal]:
+            leads.setdefault(literal, []).append(signature.id)
     return Search(
-        anchors=tuple(sorted(one.encode() for one in least)),
-        literals=tuple((literal, one) for one in signatures for literal in one.literals),
+        automaton=BytesAhoCorasick(
+            (literal.encode() for literal in leads), implementation=Implementation.DFA
+        ),
+        leads=tuple(map(tuple, leads.values())),
+        literals=literals,
         marks=marks,
     )

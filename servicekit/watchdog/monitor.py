@@ -90,7 +90,7 @@ class EngineMonitor:
         """Take from the log what the engine's API does not tell of its context."""
         if contexts.physical is not None:
             return contexts
-        return replace(contexts, physical=self._reader.reading().facts.kv_tokens)
+        return replace(contexts, physical=self._reader.facts.kv_tokens)
 
     async def counters(self) -> Counters | None:
         """Read the engine's counters within a bound, and post what they say of its health."""
@@ -110,15 +110,14 @@ class EngineMonitor:
         """Take what the engine has printed, and post how far it is."""
         now = time.monotonic()
         self._reader.feed(data, now)
-        reading = self._reader.reading()
-        boot = str(reading.phase or "")
+        boot = str(self._reader.phase or "")
         if boot and boot != self._boot:
             self._boot = boot
             self._post(Progressed(now, Sign.PHASE, boot.replace("-", " ")))
         elif now - self._logged_at >= LOG_SIGN:
             self._logged_at = now
             self._post(Progressed(now, Sign.LOG))
-        if reading.facts.draft_graph_disabled and not self._told_of_graph:
+        if self._reader.facts.draft_graph_disabled and not self._told_of_graph:
             self._told_of_graph = True
             sentence = "the draft model's CUDA graph is disabled: decoding is several times slower"
             reason = Reason.DRAFT_GRAPH_DISABLED
