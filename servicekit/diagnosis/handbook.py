@@ -35,6 +35,7 @@ _ORIGIN: Final = {
     "vllm": "vLLM",
     "llamacpp": "llama.cpp",
     "any": "any engine",
+    "kinds": "any engine",
     "host": "kernel or systemd",
 }
 

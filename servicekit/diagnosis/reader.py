@@ -290,7 +290,7 @@ class LogReader:
                 self._forget()
             self._attribute(line, block, start)
             self._find(signature, line, message, self._offset + start)
-        return True
+        return not signature.generic
 
     def _attribute(self, line: LogLine, block: bytes, start: int) -> None:
         """Give the last line of a traceback the speaker of its first, which alone has a prefix."""

@@ -19,6 +19,7 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
 - `boot`: only until the engine serves;
 - `begins`: what stands above belongs to an earlier start;
 - `any_level`: also where the engine logged it as INFO or WARNING;
+- `generic`: only the kind of line is known, so the lines that look like errors are shown with it;
 - `derive`: captures made of others, `fits = "free_gib / total_gib"`, rounded down to 1/100;
 - `sentence`: for a person, with captures in braces; the cause's title where one is missing;
 - `remedies`: in order, or the name of a list in `[remedies]`; without them the cause's own.
@@ -53,12 +54,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES: Final = {
-    "sglang": ("sglang", "any", "host"),
-    "vllm": ("vllm", "any", "host"),
-    "llamacpp": ("llamacpp", "any", "host"),
-    "openai": ("any", "host"),
+    "sglang": ("sglang", "any", "host", "kinds"),
+    "vllm": ("vllm", "any", "host", "kinds"),
+    "llamacpp": ("llamacpp", "any", "host", "kinds"),
+    "openai": ("any", "host", "kinds"),
     "kernel": ("host",),
-    "any": ("sglang", "vllm", "llamacpp", "any", "host"),
+    "any": ("sglang", "vllm", "llamacpp", "any", "host", "kinds"),
 }
 """Files to read a log of each origin with, most specific first. `any` is an unknown engine."""
 
@@ -66,13 +67,13 @@ FILES: Final = {
 # functions and modules that report.
 _HEAD: Final = (
     r"(?:(?:"
-    r"[\w.]{0,80}?(?:Error|Exception|Warning|Exit|OfflineMode)\w{0,40}"
+    r"[\w.]{0,80}?(?:Error|Exception|Warning|Exit|OfflineMode|Timeout|OutOfResources)\w{0,40}"
     r"|Internal server error|Capture cuda graph failed|Scheduler hit an exception"
     r"|error loading model(?: architecture| hyperparameters| vocabulary)?"
     r"|failed to initialize the context|\[enforce fail at [^\]]{0,200}\][^.:]{0,80}"
     r"|error|Error|ERROR|[Ff]atal(?: error)?|FATAL"
-    r"|[a-z][a-z0-9]{0,40}_[\w()]{0,80}|operator\(\)|what\(\)"
-    r"|(?:(?:srv|cmn|slot|que|spec)\s+)?(?:main|init|load|start)|kernel"
+    r"|(?:(?:srv|cmn|slot|que|spec)\s+)?(?:[a-z][a-z0-9]{0,40}_[\w()]{0,80}|main|init|load|start)"
+    r"|operator\(\)|what\(\)|kernel"
     r"|\S{1,200}?\.py:\d+"
     r")[:.]\s{1,20}|Value error,\s{1,20}){0,6}"  # bounded: two readings of each would be 2^n of all
 )
@@ -116,7 +117,7 @@ class Signature:
 
     id: str
     file: str
-    """Where it is written down: an engine's name, `any` or `host`."""
+    """Where it is written down: an engine's name, `any`, `kinds` or `host`."""
     role: Role
     cause: Cause | None
     source: str
@@ -126,6 +127,7 @@ class Signature:
     boot: bool = False
     begins: bool = False
     any_level: bool = False
+    generic: bool = False
     derive: Mapping[str, str] = field(default_factory=dict)
     sentence: str = ""
     remedies: tuple[Remedy, ...] = ()
@@ -258,6 +260,7 @@ def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -
         boot=entry.get("boot", False),
         begins=entry.get("begins", False),
         any_level=entry.get("any_level", False),
+        generic=entry.get("generic", False),
         derive=entry.get("derive", {}),
         sentence=entry.get("sentence", ""),
         remedies=tuple(
@@ -272,7 +275,7 @@ def _mark(entry: Mapping[str, Any], file: str) -> Mark:
     return Mark(
         literal=entry["literal"],
         pattern=entry["pattern"],
-        engine="" if file in {"any", "host"} else file,
+        engine="" if file in {"any", "kinds", "host"} else file,
         phase=BootPhase(phase) if phase else None,
         begins=entry.get("begins", False),
         ends=entry.get("ends", False),

@@ -171,7 +171,7 @@ def _from_finding(
         sentence=_filled(signature.sentence, words, options) or cause.title,
         remedies=tuple(remedies) or _own_remedies(cause, profile),
         source=signature.source,
-        evidence_lines=finding.lines,
+        evidence_lines=_suspicious(log) if signature.generic else finding.lines,
         retry=cause.retry,
         signature=signature.id,
         weak=signature.role is Role.SYMPTOM,
@@ -198,7 +198,6 @@ def _from_ending(
         )
     else:
         cause, sentence = Cause.UNKNOWN, "this log shows no known failure"
-    lines = (*log.trouble, *log.tail[-3:]) if log.trouble else log.tail
     return Diagnosis(
         cause=cause,
         captures={},
@@ -207,10 +206,16 @@ def _from_ending(
         source="how the process ended"
         if exit_status is not None or signal
         else "the end of the log",
-        evidence_lines=tuple(dict.fromkeys(lines))[-_EVIDENCE:],
+        evidence_lines=_suspicious(log),
         retry=cause.retry,
         weak=cause in {Cause.UNKNOWN, Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL},
     )
+
+
+def _suspicious(log: Reading) -> tuple[str, ...]:
+    """Return the lines that look like errors and the last ones, where no known line explains."""
+    lines = (*log.trouble, *log.tail[-3:]) if log.trouble else log.tail
+    return tuple(dict.fromkeys(lines))[-_EVIDENCE:]
 
 
 def _signalled(number: int, engine: str) -> tuple[Cause, str]:

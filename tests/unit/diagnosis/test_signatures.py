@@ -23,7 +23,7 @@ from servicekit.diagnosis.signatures import (
 ENTRIES = [(name, entry) for name in FILES["any"] for entry in document(name)["signature"]]
 SAMPLES = [(name, entry, line) for name, entry in ENTRIES for line in entry["samples"]]
 NEAR = [(name, entry, line) for name, entry in ENTRIES for line in entry["near"]]
-READ_BY = {"any": "openai", "host": "kernel"}
+READ_BY = {"any": "openai", "kinds": "openai", "host": "kernel"}
 """Who reads the lines of a file that belongs to no engine."""
 BOOTS = {
     BootPhase.CAPTURING_GRAPHS: "Capture target decode CUDA graph begin. backend=full, bs=[1]",

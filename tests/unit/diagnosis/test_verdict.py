@@ -147,8 +147,8 @@ def test_a_refused_command_line_of_an_unknown_form_is_seen() -> None:
     assert diagnose(_log("no reason"), exit_status=2).cause is Cause.ENGINE_EXIT
 
 
-def test_an_unknown_failure_shows_the_lines_to_look_at() -> None:
-    """Without any known text it is unknown, with the traceback's end and the last lines."""
+def test_a_failure_of_a_known_kind_shows_the_lines_to_read() -> None:
+    """Where only the kind is known, the traceback's end and the last lines come with it."""
     diagnosis = diagnose(
         _log(
             "Traceback (most recent call last):",
@@ -158,7 +158,7 @@ def test_an_unknown_failure_shows_the_lines_to_look_at() -> None:
             "the end",
         )
     )
-    assert diagnosis.cause is Cause.UNKNOWN
+    assert diagnosis.cause is Cause.ENGINE_ASSERTION
     assert diagnosis.evidence_lines == (
         '  File "tree.py", line 733, in evict',
         "    assert node.lock_ref == 0",
@@ -172,7 +172,7 @@ def test_an_unknown_failure_shows_the_lines_to_look_at() -> None:
     [
         ([], "this log shows no known failure"),
         ([SERVING], "this log shows no failure: the engine started and served"),
-        (["ValueError: x"], "this log shows no known failure; the lines below look like errors"),
+        (["fatal: x"], "this log shows no known failure; the lines below look like errors"),
     ],
 )
 def test_a_log_without_failure_is_said_to_have_none(lines: list[str], sentence: str) -> None:
@@ -308,7 +308,7 @@ def test_the_text_says_it_all_in_order() -> None:
 def test_the_text_promises_no_restart_where_nothing_ended() -> None:
     """A degraded service is not about to be restarted by its diagnosis."""
     assert "restart:" not in render_text(diagnose(_log(NOTICE)))
-    assert "lines to read:" in render_text(diagnose(_log("ValueError: x")))
+    assert "lines to read:" in render_text(diagnose(_log("fatal: x")))
 
 
 def test_the_text_leaves_empty_parts_out() -> None:
