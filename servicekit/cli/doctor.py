@@ -15,8 +15,8 @@ from servicekit.cli.output import as_json, duration, note, ours, paint
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
     from servicekit.doctor.answer import CheckResult
+    from servicekit.doctor.asking import DoctorRequest
     from servicekit.doctor.examination import Examination
-    from servicekit.doctor.request import DoctorRequest
 
 TheProfile = Annotated[
     str | None,
@@ -63,7 +63,7 @@ def doctor(
 def _request(mine: Session, only: str | None) -> DoctorRequest:
     """Say what is to be looked at: the profile that is named, or those that are installed."""
     from servicekit.cli.orders import order_of
-    from servicekit.doctor.request import DoctorRequest
+    from servicekit.doctor.asking import DoctorRequest
     from servicekit.doctor.view import RefusedProfile
     from servicekit.errors import UserError
     from servicekit.install.rootfs import Tree

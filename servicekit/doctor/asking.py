@@ -1,20 +1,39 @@
-"""An answer, or why there is none."""
+"""What an examination covers, and an answer or the reason why there is none."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from servicekit.doctor.view import Unseen
 from servicekit.host.bounded import NoReplyError, call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from servicekit.doctor.view import RefusedProfile
     from servicekit.host.bounded import Pending
+    from servicekit.install.installation import Order
+    from servicekit.install.manifest import Manifest
+    from servicekit.managers import Manager
+    from servicekit.places import Places
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorRequest:
+    """The profiles to examine, and where they are."""
+
+    places: Places
+    environ: Mapping[str, str]
+    manager: Manager | None  # `None` where none runs or replies
+    no_manager: str  # why there is none
+    orders: tuple[Order, ...]  # the profiles, as they would be installed
+    refused: tuple[RefusedProfile, ...]
+    installed: Mapping[str, Manifest]
 
 
 def seen_or_not(pending: Pending[T]) -> T | Unseen:

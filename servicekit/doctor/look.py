@@ -26,7 +26,7 @@ from servicekit.watchdog import evidence
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.doctor.request import DoctorRequest
+    from servicekit.doctor.asking import DoctorRequest
 
 LIMIT: Final = 8.0  # seconds for all questions: with Python's start and the printing, less than ten
 

@@ -28,7 +28,7 @@ from servicekit.watchdog.status import is_alive
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from servicekit.doctor.request import DoctorRequest
+    from servicekit.doctor.asking import DoctorRequest
     from servicekit.host.gpu import GpuReading
     from servicekit.host.procfs import Stat
     from servicekit.host.xid import Xid

@@ -32,7 +32,7 @@ from servicekit.watchdog.ports import port_holder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.doctor.request import DoctorRequest
+    from servicekit.doctor.asking import DoctorRequest
     from servicekit.doctor.view import Unseen
     from servicekit.host.bounded import BoundedCalls, Pending
     from servicekit.host.gpu import GpuReading

@@ -1,4 +1,4 @@
-"""systemd and Supervisor behind one protocol: told of changes, ordered, asked what they see."""
+"""systemd and Supervisor behind one protocol."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ if TYPE_CHECKING:
 
     from servicekit.places import Places
 
-# Exists if and only if systemd is PID 1: how `sd_booted(3)` tells, too.
+# Exists if and only if systemd is PID 1, as `sd_booted(3)` tests.
 SYSTEMD_RUNS: Final = Path("/run/systemd/system")
 SUPERVISOR_SOCKETS: Final = (
     Path("/run/supervisor.sock"),
     Path("/var/run/supervisor.sock"),
     Path("/tmp/supervisor.sock"),  # noqa: S108 - where Supervisor's own sample puts it
 )
-# Set by supervisord for what it starts; anybody may set it to name a supervisord.
+# supervisord sets it for its programs; a user may set it to choose a supervisord.
 SERVER_URL: Final = "SUPERVISOR_SERVER_URL"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a manager says about one service. Both managers' words become systemd's."""
+    """State of one service, in systemd's terms for both managers."""
 
     active: str  # `active`, `activating`, `deactivating`, `inactive`, `failed`
     loaded: bool = True  # whether the manager knows the service at all
     pid: int | None = None  # the watchdog's process
-    text: str = ""  # what the manager shows beside the state
-    # Restarts by the manager since it was last started by hand; `None` where it does not
-    # count.
+    text: str = ""  # text beside the state
+    # Restarts since an operator started it; `None` where the manager does not count.
     restarts: int | None = None
-    run: str = ""  # run id, where the manager gives one
+    run: str = ""  # run id, where the manager has one
     enabled: bool | None = None  # whether it starts at boot; `None` where the manager does not say
     # Exit code of the last watchdog that ended, where the manager says.
     exit_code: int | None = None
@@ -49,15 +48,15 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which lines of a service's log are wanted."""
+    """Which lines of a service's log to show."""
 
     follow: bool = False
     lines: int | None = 100
-    since: str = ""  # A time that `journalctl --since` takes
-    priority: str = ""  # A level that `journalctl --priority` takes, such as `err`
+    since: str = ""  # as for `journalctl --since`
+    priority: str = ""  # as for `journalctl --priority`, such as `err`
     run: str = ""
     cause: str = ""
-    bare: bool = False  # only what was written, without the journal's own columns
+    bare: bool = False  # without the journal's own columns
 
 
 class Manager(Protocol):
@@ -68,22 +67,22 @@ class Manager(Protocol):
         """Which manager."""
 
     def reload(self, unit: str = "") -> None:
-        """Tell it that its configuration changed. Starts and stops nothing.
+        """Reload the configuration; starts and stops nothing.
 
-        Raises `UserError` where it cannot be told, or does not know `unit` afterwards.
+        Raises `UserError` where that fails, or `unit` is unknown afterwards.
         """
 
     def start(self, unit: str) -> None:
-        """Order a start and return at once; earlier failures are forgiven."""
+        """Start without waiting; resets earlier failures."""
 
     def stop(self, unit: str, *, limit: float) -> None:
-        """Order a stop and wait until the service is down, `limit` seconds at most."""
+        """Stop and wait, at most `limit` seconds."""
 
     def restart(self, unit: str, *, limit: float) -> None:
-        """Order a restart; return once the old service is down and the new one is on its way."""
+        """Stop, wait, and start without waiting."""
 
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
-        """See how each of `units` is."""
+        """Return the state of each of `units`."""
 
     def log_command(self, unit: str, query: LogQuery) -> tuple[str, ...]:
         """Return the command that shows the service's log."""
@@ -98,40 +97,38 @@ def find_manager(
 ) -> Manager:
     """Return the manager of this host, or the one called `name`.
 
-    Raises `UserError` if that one, or any, does not run.
-    `socket` names Supervisor's socket or URL where the settings do.
+    `socket` is Supervisor's socket or URL from the settings. Raises `UserError` if none runs.
     """
     url = supervisor_url(environment, socket=socket)
     if name is ManagerName.SYSTEMD or (name is None and SYSTEMD_RUNS.is_dir() and not socket):
         if not SYSTEMD_RUNS.is_dir():
             raise UserError(
                 "systemd does not run here",
-                hint="name the manager that does with --manager supervisor, "
-                "or write the files only, with --root DIR",
+                hint="choose --manager supervisor, or write only the files, with --root DIR",
             )
         from servicekit.managers.systemd import Systemd
 
         return Systemd(places)
     if url is not None:
-        # Its protocol takes a while to load, which who has systemd need not wait for.
+        # Imported late: its protocol takes a while to load.
         from servicekit.managers.supervisor import Supervisor
 
         return Supervisor(places, url)
     looked = ", ".join(map(str, SUPERVISOR_SOCKETS))
     if name is ManagerName.SUPERVISOR:
         raise UserError(
-            f"no supervisord answers here: there is no socket at {looked}",
-            hint=f"start it, or name its socket in {SERVER_URL} or in the settings",
+            f"supervisord does not run here: there is no socket at {looked}",
+            hint=f"start it, or set {SERVER_URL} or supervisor_socket in the settings",
         )
     raise UserError(
         f"neither systemd ({SYSTEMD_RUNS}) nor Supervisor ({looked}) runs here",
-        hint="start one of them, name the socket of a supervisord of your own as supervisor_socket "
-        "in the settings, or write the files only, with --root DIR",
+        hint="start one of them, set supervisor_socket in the settings, or write only the files, "
+        "with --root DIR",
     )
 
 
 def supervisor_url(environment: Mapping[str, str], *, socket: str = "") -> str | None:
-    """Find supervisord: as the settings say, as the environment says, else at its usual sockets."""
+    """Find supervisord: by the settings, the environment, or its usual sockets."""
     named = socket or environment.get(SERVER_URL, "")
     if named:
         return named if "://" in named else f"unix://{named}"

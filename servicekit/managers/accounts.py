@@ -1,4 +1,4 @@
-"""The account that a system service runs as: made where it is missing, as the host makes one."""
+"""The account of a system service, created where it is missing."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def exists(name: str) -> bool:
 
 
 def create(name: str, sysusers: str) -> None:
-    """Make the account `name`, which no one can log in to.
+    """Create the account `name`, without a login.
 
-    With systemd from `sysusers`, the text of its sysusers.d file, so that there is one description
-    of the account; elsewhere with `useradd`.
+    systemd-sysusers creates it from `sysusers`, the text of its sysusers.d file; elsewhere
+    `useradd` does.
     """
     if shutil.which("systemd-sysusers") and sysusers:
         _run(["systemd-sysusers", "-"], sysusers)
@@ -39,26 +39,26 @@ def create(name: str, sysusers: str) -> None:
     else:
         raise UserError(
             f'account "{name}" does not exist, and neither systemd-sysusers nor useradd is here',
-            hint="make the account, or name another one with --user-name",
+            hint="create the account, or choose another one with --user-name",
         )
 
 
 def remove_made(sysusers: str) -> None:
-    """Remove the account that the text `sysusers` describes, if it is one that was made from it.
+    """Remove the account that was created from the text `sysusers`.
 
-    One that was there before, or that somebody made their own since, stays.
+    An account that existed before, or was changed since, stays.
     """
     try:
         words = shlex.split(sysusers, comments=True)
         found = pwd.getpwnam(words[1])
     except (ValueError, IndexError, KeyError):
-        return  # there is none, or the text is somebody's own
+        return  # there is none, or the text was changed
     if words[3:5] == [found.pw_gecos, found.pw_dir]:
         remove(found.pw_name)
 
 
 def remove(name: str) -> None:
-    """Take back an account that servicekit made, as far as that can be done."""
+    """Remove an account that servicekit created, if possible."""
     userdel = shutil.which("userdel")
     if userdel is not None:
         subprocess.run([userdel, name], capture_output=True, check=False, timeout=LIMIT)
@@ -70,7 +70,7 @@ def _run(command: list[str], text: str = "") -> None:
             command, input=text, capture_output=True, text=True, check=False, timeout=LIMIT
         )
     except subprocess.TimeoutExpired:
-        raise UserError(f'"{command[0]}" did not come back within {LIMIT:g} s') from None
+        raise UserError(f'"{command[0]}" did not finish within {LIMIT:g} s') from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(f'cannot make an account: "{" ".join(command)}": {reason}')
+        raise UserError(f'cannot create an account: "{" ".join(command)}": {reason}')

@@ -1,8 +1,7 @@
-"""Giving the alert where the service manager has no way to: Supervisor.
+"""Sending the alert under Supervisor.
 
-systemd starts a unit for a service that stays failed. Supervisor would need a listener of its own,
-a process that waits for as long as the service lives; so the watchdog that fails gives the alert
-itself, as the last that it does.
+systemd starts a unit for a failed service. Supervisor would need an event listener that runs as
+long as the service; instead the failing watchdog sends the alert itself, as its last act.
 """
 
 from __future__ import annotations
@@ -15,17 +14,16 @@ from servicekit.managers.supervisor import FINAL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LIMIT: Final = 60.0  # seconds that all of an alert may take: as in its unit under systemd
-# Set by supervisord to the name of the program that it started.
+LIMIT: Final = 60.0  # seconds for the whole alert, as in systemd's unit
+# supervisord sets it to the program's name
 PROGRAM: Final = "SUPERVISOR_PROCESS_NAME"
 
 
 def alarm(command: tuple[str, ...], profile: str, code: int, environ: Mapping[str, str]) -> None:
-    """Give the alert for a watchdog that is about to end with `code` for good.
+    """Send the alert for a watchdog that is about to exit with the final code `code`.
 
-    `command` runs servicekit. Does nothing but in the program of `profile` under Supervisor, and
-    nothing where a restart follows, or where the end was asked for. A watchdog fails whether or not
-    somebody could be told.
+    `command` runs servicekit. Acts only in the program of `profile` under Supervisor, and not where
+    a restart follows or the stop was requested. An alert that fails is ignored.
     """
     if environ.get(PROGRAM) != f"servicekit-{profile}" or code == 0 or code not in FINAL:
         return

@@ -1,8 +1,8 @@
-"""Containers that would lose their GPU when systemd reads its units again.
+"""Containers that lose their GPU when systemd reloads its units.
 
-Container runtimes that are not systemd's own allow a GPU by writing a container's device list
-themselves; `daemon-reload` makes systemd write that list anew, without the GPU, and the container's
-next CUDA call ends in "Failed to initialize NVML: Unknown Error".
+Many container runtimes write a container's device list themselves; `daemon-reload` makes systemd
+rewrite it without the GPU, and the container's next CUDA call fails with "Failed to initialize
+NVML: Unknown Error".
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _CONTAINER: Final = re.compile(r"(?P<runtime>[a-z]+)?[-/](?P<id>[0-9a-f]{64})")
 
 
 def gpu_containers(proc: Path = Path("/proc")) -> tuple[str, ...]:
-    """Name running containers that see an NVIDIA GPU; only root may look into those of others."""
+    """Name running containers that see an NVIDIA GPU; root is needed for other accounts'."""
     own = _container(proc / "self")
     found: dict[str, bool] = {}
     for process in proc.iterdir():
         if not process.name.isdecimal():
             continue
         name = _container(process)
-        # Every process of a container has the same root: one look is enough.
+        # Every process of a container has the same root: one test is enough.
         if name is not None and name != own and name not in found:
             found[name] = any((process / "root" / device).exists() for device in DEVICES)
     return tuple(sorted(name for name, has_gpu in found.items() if has_gpu))

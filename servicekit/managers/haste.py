@@ -1,8 +1,7 @@
-"""Being started again at once by a Supervisor, which by itself is in no hurry.
+"""A fast restart under Supervisor.
 
-It looks at its programs once a second, finds at one look that one has ended, and starts it again at
-the next: a second or two. Whatever wakes it makes it look: the end of a program's output, and
-anything that it is asked.
+supervisord polls its programs once a second, notices an exit at one poll and restarts at the next.
+Two things wake it earlier: the end of a program's output, and a request.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ LIMIT: Final = 5.0  # seconds that our own end may take
 
 
 def hasten(places: Places, environment: Mapping[str, str]) -> None:
-    """Have the supervisord that runs us, if one does, look at us as soon as we have ended.
+    """Make supervisord, if it runs us, notice our exit at once.
 
-    We leave a process behind that holds our output open until then, and then asks something. It
-    ends within milliseconds of us, whether it may ask or not.
+    A forked process holds our output open until we have ended and then sends a request. It exits
+    within milliseconds after us, whether or not the request is permitted.
     """
     url = environment.get(SERVER_URL)
     if not url:
@@ -48,4 +47,4 @@ def _ask_at_the_end(places: Places, url: str, of: int) -> None:
         if select.select([of], [], [], LIMIT)[0]:
             supervisord.version()
     except UserError:
-        return  # of a socket that is only root's
+        return  # only root may use the socket

@@ -1,7 +1,7 @@
-"""The lines of a plain log file that a query is about: what journalctl does where there is one.
+"""Filters the lines of a plain log file, as journalctl does for the journal. Pure.
 
-servicekit's own lines carry their time, level and run; an engine's are dated by those around them,
-and have the level that their own words give them. Pure.
+servicekit's own lines have a time, level and run; an engine's lines take their time from the lines
+around them and their level from their own text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from servicekit.managers import LogQuery
 
-# A line of a service's own, as `servicekit.log` writes it where there is no journal.
+# One of servicekit's own lines, as `servicekit.log` writes them without a journal.
 OURS: Final = re.compile(rb"time=(?P<time>\S+) level=(?P<level>\w+) .* (?:run|tunnel)=\S+$")
 # What `journalctl --priority` takes, by number.
 LEVELS: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
@@ -34,10 +34,10 @@ _TERM: Final = r"(\d{1,9})\s*([a-z]+)\s*"
 _SPAN: Final = re.compile(rf"(?:-\s*(?P<before>(?:{_TERM})+)|(?P<past>(?:{_TERM})+)\bago)")
 
 
-def picked(lines: Iterable[bytes], query: LogQuery, now: datetime) -> Iterable[bytes]:
-    """Pick what `query` is about, oldest first and all of it; `now` is on the reader's own clock.
+def matching(lines: Iterable[bytes], query: LogQuery, now: datetime) -> Iterable[bytes]:
+    """Return all lines that match `query`, oldest first; `now` is the reader's clock.
 
-    Raises `UserError` for a time or a level that is none.
+    Raises `UserError` for an invalid time or level.
     """
     if query.since:
         lines = _since(lines, moment(query.since, now))
@@ -52,9 +52,9 @@ def picked(lines: Iterable[bytes], query: LogQuery, now: datetime) -> Iterable[b
 
 
 def of_run(lines: Iterable[bytes], run: str) -> Iterator[bytes]:
-    """Pick a run's lines from a file of many runs: until the watchdog of another one speaks.
+    """Return the lines of one run: from its watchdog's first line to that of another run.
 
-    A watchdog names its run before the engine says anything.
+    A watchdog logs its run id before the engine starts.
     """
     mark = f" run={run}".encode()
     begun = False
@@ -67,7 +67,7 @@ def of_run(lines: Iterable[bytes], run: str) -> Iterator[bytes]:
 
 
 def moment(text: str, now: datetime) -> datetime:
-    """Read a time as `journalctl --since` takes it; raise `UserError` for one that is none."""
+    """Parse a time as `journalctl --since` does; raise `UserError` for an invalid one."""
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     words = {"now": now, "today": midnight, "yesterday": midnight - timedelta(days=1)}
     if text in words:
@@ -82,8 +82,8 @@ def moment(text: str, now: datetime) -> datetime:
         found = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise UserError(
-            f'"{text}" is no time',
-            hint='write "-1h", "90 min ago", "yesterday", "12:00" or "2026-01-31 12:00"',
+            f'"{text}" is not a valid time',
+            hint='use "-1h", "90 min ago", "yesterday", "12:00" or "2026-01-31 12:00"',
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
 
@@ -93,11 +93,11 @@ def _level(text: str) -> int:
         return LEVELS.index(text)
     if text.isdecimal() and int(text) < len(LEVELS):
         return int(text)
-    raise UserError(f'"{text}" is no level', hint=f"one of {', '.join(LEVELS)}, or its number")
+    raise UserError(f'"{text}" is not a valid level', hint=f"use {', '.join(LEVELS)} or a number")
 
 
 def _since(lines: Iterable[bytes], begin: datetime) -> Iterator[bytes]:
-    """Leave out what is known to be older: whatever has an older line of ours behind it."""
+    """Drop every line that is followed by one of our lines from before `begin`."""
     waiting: list[bytes] | None = []
     for line in lines:
         if waiting is not None and (ours := OURS.match(line)):

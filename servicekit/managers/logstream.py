@@ -1,4 +1,4 @@
-"""The log of a service as bytes, for whoever reads it rather than shows it."""
+"""The log of a service as bytes, for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery
-from servicekit.managers.logfile import picked
+from servicekit.managers.logfile import matching
 from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def log_of(manager: Manager, unit: str, query: LogQuery) -> Iterator[Iterable[bytes]]:
-    """Open all lines of a service's log that `query` is about, bare and oldest first."""
+    """Open all lines of a service's log that match `query`, bare and oldest first."""
     by_journal = manager.name is ManagerName.SYSTEMD
     wanted = replace(query if by_journal else LogQuery(), lines=None, bare=True)
     command = manager.log_command(unit, wanted)
@@ -32,5 +32,5 @@ def log_of(manager: Manager, unit: str, query: LogQuery) -> Iterator[Iterable[by
         raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
     with process:
         lines: Iterable[bytes] = process.stdout or ()
-        yield lines if by_journal else picked(lines, query, datetime.now().astimezone())
+        yield lines if by_journal else matching(lines, query, datetime.now().astimezone())
         process.terminate()

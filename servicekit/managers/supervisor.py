@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery
     from servicekit.places import Places
 
-# Seconds for one answer of supervisord; its single loop also reads every program's output.
+# seconds for one reply of supervisord, whose only loop also reads every program's output
 ANSWER_LIMIT: Final = 20.0
 POLL: Final = 0.05
 
@@ -40,8 +40,8 @@ ALREADY_ADDED: Final = 90
 STILL_RUNNING: Final = 91
 CANT_REREAD: Final = 92
 
-_WAIT: Final = False  # waiting within a call would hold its connection for as long as a stop takes
-# Exit codes after which a watchdog is not started again: `exitcodes=` as we write it.
+_WAIT: Final = False  # do not hold the connection while a stop takes its time
+# exit codes without a restart: `exitcodes=` in our programs
 FINAL: Final = frozenset({0, 69, 78})
 
 STATES: Final = {
@@ -53,7 +53,7 @@ STATES: Final = {
     "FATAL": "failed",
     "UNKNOWN": "failed",
 }
-"""Supervisor's states in systemd's words. Of an exit, its code decides."""
+"""Supervisor's states in systemd's terms; for EXITED the exit code decides."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -122,9 +122,9 @@ class Supervisor:
         return str(self._call("getSupervisorVersion"))
 
     def reload(self, unit: str = "") -> None:
-        """Let it read its configuration again, and forget programs of ours that are no more in it.
+        """Reread the configuration and remove programs of ours that are no longer in it.
 
-        A new program is not added here: adding one starts it.
+        A new program is added by `start`, since adding it starts it.
         """
         added, _, removed = self._differences()
         if unit and unit not in added and not self._look(unit).loaded:
@@ -134,30 +134,30 @@ class Supervisor:
                 self._call("removeProcessGroup", name, unless=frozenset({STILL_RUNNING, BAD_NAME}))
 
     def start(self, unit: str) -> None:
-        """Start it as its configuration now is; failures before are forgiven."""
+        """Start with the present configuration."""
         self._load(unit)
         self._call("startProcess", unit, _WAIT, unless=frozenset({ALREADY_STARTED}))
 
     def stop(self, unit: str, *, limit: float) -> None:
-        """Stop and wait; one that is not running, or not known, is stopped."""
+        """Stop and wait; a program that is unknown or not running counts as stopped."""
         deadline = time.monotonic() + limit
         while self._look(unit).is_up:
-            # Again and again: one that waits to be started anew is "not running" for an instant.
+            # Repeated: a program between two starts is "not running" for an instant.
             self._call("stopProcess", unit, _WAIT, unless=frozenset({NOT_RUNNING, BAD_NAME}))
             if time.monotonic() > deadline:
                 raise UserError(
                     f'Supervisor did not stop "{unit}" within {limit:g} s',
-                    hint="its log says what it waits for: `servicekit logs`",
+                    hint="see its log: `servicekit logs`",
                 )
             time.sleep(POLL)
 
     def restart(self, unit: str, *, limit: float) -> None:
-        """Stop, wait, start with the configuration as it is now."""
+        """Stop, wait, start with the present configuration."""
         self.stop(unit, limit=limit)
         self.start(unit)
 
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
-        """Ask for all programs in one call."""
+        """Return the state of each unit, by one call."""
         if not units:
             return {}
         known = {info["name"]: _seen(info) for info in self._call("getAllProcessInfo")}
@@ -165,10 +165,7 @@ class Supervisor:
         return {unit: known.get(unit, unknown) for unit in units}
 
     def log_command(self, unit: str, query: LogQuery) -> tuple[str, ...]:
-        """Return a `tail` of the file that Supervisor writes.
-
-        It knows nothing of what is in a line: `logfile.picked` does.
-        """
+        """Return a `tail` of Supervisor's log file; `logfile.matching` filters its lines."""
         path = str(self._places.log_file(unit.removeprefix("servicekit-")))
         lines = "+1" if query.lines is None else str(query.lines)
         # By name: Supervisor rotates the file.
@@ -176,7 +173,7 @@ class Supervisor:
         return ("tail", f"--lines={lines}", *follow, path)
 
     def _load(self, unit: str) -> None:
-        """Make supervisord's idea of the program that of its file."""
+        """Load the program's present configuration into supervisord."""
         added, changed, _ = self._differences()
         if unit in changed:
             self.stop(unit, limit=ANSWER_LIMIT)
@@ -188,8 +185,8 @@ class Supervisor:
 
     def _not_included(self) -> UserError:
         return UserError(
-            f'supervisord ({self._where}) does not read "{self._places.supervisor}"',
-            hint=f"have it [include] files = {self._places.supervisor}/*.conf",
+            f'supervisord ({self._where}) does not include "{self._places.supervisor}"',
+            hint=f"add [include] files = {self._places.supervisor}/*.conf to its configuration",
         )
 
     def _look(self, unit: str) -> Seen:
@@ -209,8 +206,8 @@ class Supervisor:
         except xmlrpc.client.ProtocolError as error:
             if error.errcode == http.HTTPStatus.UNAUTHORIZED:
                 raise UserError(
-                    f"supervisord ({self._where}) wants a user name and a password",
-                    hint=f"put them into {SERVER_URL}=unix://USER:PASSWORD@/PATH",
+                    f"supervisord ({self._where}) requires a user name and a password",
+                    hint=f"set {SERVER_URL}=unix://USER:PASSWORD@/PATH",
                 ) from None
             raise UserError(
                 f"supervisord ({self._where}) answered {error.errcode} {error.errmsg}"
@@ -221,7 +218,7 @@ class Supervisor:
                 f"supervisord ({self._where}) cannot be reached: {reason.lower()}",
                 hint=_who_may(self._where)
                 if isinstance(error, PermissionError)
-                else "is it running?",
+                else "check that it is running",
             ) from None
         finally:
             self._server("close")()
@@ -238,22 +235,22 @@ class Supervisor:
 
 
 def _who_may(socket: str) -> str:
-    """Say whose the file of a socket is, and what lets somebody else use it."""
+    """Say who may use a socket, and how to get access."""
     try:
         found = Path(socket).stat()
-    except OSError:  # even the way to it is closed
-        return "run it as root"
+    except OSError:  # its directory is closed
+        return "run as root"
     owner, me = procfs.account(found.st_uid), procfs.account(os.geteuid())
-    as_owner = "run it as root" if found.st_uid == 0 else f'run it as "{owner}"'
+    as_owner = "run as root" if found.st_uid == 0 else f'run as "{owner}"'
     if found.st_mode & stat.S_IWGRP:
         group = _group(found.st_gid)
         return (
-            f'its socket is for the group "{group}": {as_owner}, or add "{me}" to that group '
+            f'its socket belongs to group "{group}": {as_owner}, or add "{me}" to the group '
             f"(`usermod -aG {group} {me}`) and log in again"
         )
     return (
-        f'its socket is for "{owner}" alone: {as_owner}, or have it say chmod=0770 and '
-        f"chown={owner}:GROUP below [unix_http_server], for a group that you are in"
+        f'only "{owner}" may use its socket: {as_owner}, or set chmod=0770 and '
+        f"chown={owner}:GROUP in [unix_http_server], with a group of yours"
     )
 
 

@@ -1,4 +1,4 @@
-"""systemd, through `systemctl`: its command line is the interface that every version keeps."""
+"""systemd, through `systemctl`, whose command line is stable across versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery
     from servicekit.places import Places
 
-# Seconds for an answer to anything but a stop; a `daemon-reload` of a busy host takes some.
+# seconds for any command but a stop; `daemon-reload` on a busy host takes some
 ANSWER_LIMIT: Final = 60.0
 PROPERTIES: Final = (
     "Id",
@@ -37,7 +37,7 @@ _NO_BUS: Final = ("Failed to connect to bus", "No medium found")
 
 
 class Systemd:
-    """The system's manager or, for places of a user, that user's own."""
+    """The system manager or, for the places of a user, the user manager."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -49,27 +49,27 @@ class Systemd:
         return ManagerName.SYSTEMD
 
     def version(self) -> int:
-        """Tell which systemd it is; 0 where it does not say so in its usual words."""
+        """Return systemd's version; 0 where it cannot be parsed."""
         words = self._order("--version").split()
         return int(words[1]) if words[1:] and words[1].isdecimal() else 0
 
     def reload(self, unit: str = "") -> None:
-        """Let it read its units again."""
+        """Reload the units."""
         self._order("daemon-reload")
         if unit and not self.look([unit])[unit].loaded:
             raise UserError(
                 f'systemd does not find "{unit}.service" in "{self._places.units}"',
-                hint="let the units' place be one that `systemctl show -p UnitPath` names",
+                hint="set [places] units to a directory that `systemctl show -p UnitPath` lists",
             )
 
     def start(self, unit: str) -> None:
-        """Order a start; a start limit that was hit is forgiven."""
-        # A unit that never failed has nothing to reset, and an unknown one is named by the start.
+        """Start without waiting; resets a start limit that was hit."""
+        # Fails for a unit that never failed; the start reports an unknown one.
         self._run("reset-failed", f"{unit}.service")
         self._order("start", "--no-block", f"{unit}.service")
 
     def stop(self, unit: str, *, limit: float) -> None:
-        """Stop and wait, as `systemctl stop` does."""
+        """Stop and wait."""
         self._order("stop", f"{unit}.service", limit=limit)
 
     def restart(self, unit: str, *, limit: float) -> None:
@@ -78,16 +78,16 @@ class Systemd:
         self.start(unit)
 
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
-        """Ask for all units in one call."""
+        """Return the state of each unit, by one call."""
         if not units:
             return {}
         names = [f"{unit}.service" for unit in units]
         text = self._order("show", f"--property={','.join(PROPERTIES)}", *names)
-        # An empty line stands between two units.
+        # An empty line separates units.
         return dict(zip(units, map(_seen, text.strip("\n").split("\n\n")), strict=True))
 
     def log_command(self, unit: str, query: LogQuery) -> tuple[str, ...]:
-        """Return a `journalctl` of the unit: the engine's lines, ours, and systemd's about it."""
+        """Return a `journalctl` of the unit: the engine's lines, ours, and systemd's."""
         option = "--user-unit" if self._scope else "--unit"
         fields = [f"SERVICEKIT_CAUSE={query.cause}"] if query.cause else []
         fields += [f"_SYSTEMD_INVOCATION_ID={query.run.replace('-', '')}"] if query.run else []
@@ -118,20 +118,22 @@ class Systemd:
             raise UserError('systemd runs here, but "systemctl" is not on PATH') from None
         except subprocess.TimeoutExpired:
             raise UserError(
-                f'"systemctl {" ".join(words)}" did not come back within {limit:g} s',
-                hint="`systemctl list-jobs` shows what it waits for",
+                f'"systemctl {" ".join(words)}" did not finish within {limit:g} s',
+                hint="see `systemctl list-jobs` for what it waits for",
             ) from None
 
 
 def _refusal(words: Sequence[str], stderr: str) -> UserError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    # Hints that follow, such as "See system logs …", are not the reason.
-    reason = next((line for line in lines if not line.startswith(("See ", "Hint:"))), "no reason")
+    # Skip hints such as "See system logs …".
+    reason = next(
+        (line for line in lines if not line.startswith(("See ", "Hint:"))), "no reason given"
+    )
     hint = ""
     if any(word in stderr for word in _NO_BUS):
-        hint = "log in as that user (`machinectl shell USER@`), so that its own systemd runs"
+        hint = "log in as that user (`machinectl shell USER@`), so that its user manager runs"
     elif any(word in stderr for word in _DENIED):
-        hint = "run it as root, or with --user for services of your own"
+        hint = "run as root, or with --user for your own services"
     return UserError(f'"systemctl {" ".join(words)}": {reason.rstrip(".")}', hint=hint)
 
 
@@ -140,7 +142,7 @@ def _seen(block: str) -> Seen:
     pid, status = int(said.get("MainPID") or 0), said.get("ExecMainStatus", "")
     active = said["ActiveState"]
     if active in {"inactive", "failed"} and said.get("Job", "0") not in {"", "0"}:
-        active = "activating"  # its start waits for another unit, such as a rival that stops
+        active = "activating"  # its start waits for another unit, such as a rival's stop
     return Seen(
         active=active,
         loaded=said["LoadState"] != "not-found",

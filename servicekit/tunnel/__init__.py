@@ -1,1 +1,1 @@
-"""An engine's port on another host, over ssh: installed, kept up, and looked through."""
+"""An engine's port made reachable on another host, over ssh."""

@@ -1,7 +1,7 @@
-"""Installs a tunnel and takes it away again, by the same transaction as a profile.
+"""The files of a tunnel, which `install.installer` installs and removes as it does a profile's.
 
-A tunnel's manifests are a name space of their own, so that no verb for profiles meets one. A
-manifest's `profile` is the tunnel's name here, and its `port` the one on this host.
+Tunnels have manifests of their own, so that no verb for profiles finds one. In such a manifest
+`profile` is the tunnel's name and `port` its port on this host.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from servicekit.places import Places
     from servicekit.tunnel.values import HostKey, Tunnel
 
-# Account of the system's tunnels: an engine that is broken into must not find their keys.
+# The account of system tunnels: a compromised engine must not find their keys.
 ACCOUNT: Final = "servicekit-tunnel"
 SYSUSERS: Final = "servicekit-tunnel.conf"
-# Seconds that a manager waits beyond the service's own bounds, which are the ones that count.
+# seconds that a manager waits beyond the service's own time limits
 MARGIN: Final = 15.0
-STOP_LIMIT: Final = 30.0  # seconds for a manager to stop a tunnel; its service takes five at most
+STOP_LIMIT: Final = 30.0  # seconds to stop a tunnel, which takes five at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +206,14 @@ def forget(tree: Tree, places: Places, name: str) -> None:
 
 
 def installed_pair(tree: Tree, places: Places, name: str) -> KeyPair | None:
-    """Read the key that a tunnel has already."""
+    """Read the key of an installed tunnel."""
     home = directory(places, name)
     private, public = (_text(tree, home / file) for file in (KEY, PUBLIC_KEY))
     return KeyPair(private, public) if private and public else None
 
 
 def installed_pins(tree: Tree, places: Places, name: str) -> tuple[HostKey, ...]:
-    """Read the host keys that are pinned for a tunnel already."""
+    """Read the host keys pinned for an installed tunnel."""
     return host_keys(_text(tree, directory(places, name) / KNOWN_HOSTS))
 
 
@@ -223,6 +223,6 @@ def _text(tree: Tree, path: PurePosixPath) -> str:
     except PermissionError:
         raise UserError(
             f'"{path}" cannot be read',
-            hint="run it as root, or with --user for tunnels of your own",
+            hint="run as root, or with --user for your own tunnels",
         ) from None
     return "" if present is None else present.content.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""One ssh: started in its tunnel's directory, listened to, ended."""
+"""One ssh process: started in its tunnel's directory, read and stopped."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
-GRACE: Final = 5.0  # seconds that ssh may take to end when it is asked; it takes milliseconds
-LONGEST: Final = 1 << 16  # bytes of a line that are kept
+GRACE: Final = 5.0  # seconds for ssh to end after SIGTERM; it takes milliseconds
+LONGEST: Final = 1 << 16  # bytes of one line
 
 
 class Link:
@@ -33,14 +33,11 @@ class Link:
 
     @classmethod
     async def start(cls, tunnel: Tunnel, directory: Path) -> Self:
-        """Start ssh in `directory`, where the key and the pinned host keys are.
-
-        Raises `OSError` where it cannot be started.
-        """
+        """Start ssh in `directory`, which has the keys; raise `OSError` where that fails."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
         words = asyncio.StreamReader(LONGEST)
         try:
-            # Nothing of our environment has a say: no agent, no program that asks for passwords.
+            # A clean environment: no agent, no program that asks for passwords.
             environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
             with chdir(directory):
                 child = Child.spawn(tunnel.argv(), environment, stdout=writing, stderr=writing)
@@ -61,11 +58,11 @@ class Link:
 
     @property
     def started(self) -> int:
-        """When ssh started, in clock ticks since boot."""
+        """Start time of ssh in clock ticks since boot."""
         return self._child.started
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield each line that ssh says, until it ends."""
+        """Yield each line that ssh prints, until it ends."""
         while True:
             try:
                 line = await self._words.readuntil()
@@ -78,7 +75,7 @@ class Link:
             yield line.decode(errors="replace")
 
     async def ended(self) -> ExitStatus:
-        """Wait for its end."""
+        """Wait until ssh ends."""
         loop, dead = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._child.pidfd, dead.set)
         try:
@@ -89,7 +86,7 @@ class Link:
         return status
 
     async def stop(self) -> None:
-        """End it, whatever it does, and let go of it."""
+        """Stop ssh, by SIGKILL if needed, and close its pipe."""
         self._child.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(GRACE):

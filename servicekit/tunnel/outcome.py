@@ -1,8 +1,8 @@
-"""What ssh says becomes an outcome: up, or what the trouble is and whether time mends it. Pure.
+"""What the output of ssh means: up, or a fault and whether a retry can help. Pure.
 
-ssh ends with 255 whatever went wrong, so that only its words tell a host that is switched off from
-one whose key has changed. The words are those of OpenSSH, which does not translate them; each rule
-is anchored to the beginning of its line. What no rule knows is tried again.
+ssh exits with 255 for every fault, so that only its messages distinguish a host that is down from
+one whose key has changed. OpenSSH does not translate them; each rule is anchored to the start of
+its line. A fault that no rule matches is retried.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
-# Characters of ssh's words that are repeated: some of them are the server's.
+# characters; the server wrote some of these lines
 LONGEST_LINE: Final = 300
 
 
@@ -30,7 +30,7 @@ class TunnelCause(StrEnum):
     DENIED = "denied"
     KEY = "key"
     REFUSED = "forward-refused"
-    SSH = "ssh"  # ssh itself cannot, or the two do not speak the same
+    SSH = "ssh"  # ssh cannot run, or the two sides have no protocol in common
     PORT_TAKEN = "port-taken"
     UNREACHABLE = "unreachable"
     LOST = "lost"
@@ -46,7 +46,7 @@ FINAL: Final = frozenset(
         TunnelCause.SSH,
     }
 )
-"""Time does not mend these: somebody must change something on one of the two hosts."""
+"""A retry does not help: somebody must change something on one of the two hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class TunnelFault:
 
     @property
     def code(self) -> ExitCode:
-        """What the service ends with."""
+        """Exit code of the service."""
         return ExitCode.CONFIG if self.cause in FINAL else ExitCode.TEMPFAIL
 
 
@@ -76,7 +76,7 @@ _DEBUG: Final = "debug1: "
 _CHATTER: Final = re.compile(
     r"debug\d: |Authenticated to |Transferred: |Bytes per second: |@@@|\s*$"
 )
-"""What the level of the log brings with it and nobody needs to read."""
+"""Noise of this log level."""
 _SERVER_KEY: Final = re.compile(r"debug1: Server host key: \S+ (SHA256:\S+)$")
 _REVERSE_UP: Final = re.compile(r"debug1: remote forward success for: ")
 _SESSION: Final = "debug1: Entering interactive session."
@@ -123,35 +123,35 @@ _CUT: Final = _rule(
     r"Timeout, server ",
     r"Received disconnect from ",
 )
-"""The network or the server: before the tunnel is up it was not reached, later it was lost."""
+"""Network or server faults: unreachable before the tunnel is up, lost afterwards."""
 
 
 class SshOutput:
-    """Follows what one ssh says about one tunnel."""
+    """Follows the output of one ssh."""
 
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
         self._server_key = ""
         self._refused = False
         self._last = ""
-        self.up = False  # the forwarding stands
-        # The first that was told of, since it was up where it was.
+        self.up = False  # whether the port forwarding is up
+        # The first fault since it was up, or since the start.
         self.trouble: TunnelFault | None = None
 
     def hear(self, line: str) -> str:
-        """Take the next line; return it as far as it is for the log, once in a row."""
+        """Read the next line; return what of it is for the log: no noise, no repetition."""
         line = printable(line.rstrip())[:LONGEST_LINE]
         if self.trouble is None:
             self.trouble = self._trouble(line)
         self._follow(line)
-        # A client that tries every second makes ssh say the same every second.
+        # A client that retries every second makes ssh repeat itself every second.
         said = re.sub(r"^channel \d+: ", "", line)
         news = "" if _CHATTER.match(line) or said == self._last else line
         self._last = said if news else self._last
         return news
 
     def conclude(self, status: ExitStatus) -> TunnelFault:
-        """Say why it ended, now that it has."""
+        """Return why ssh has ended."""
         if self.trouble is not None:
             return self.trouble
         words = f': "{self._last}"' if self._last else ""
@@ -163,8 +163,8 @@ class SshOutput:
         elif _SERVER_REFUSED.match(line):
             self._refused = True
         elif _REVERSE_UP.match(line) or (line == _SESSION and not self._tunnel.reverse):
-            # Of a forward tunnel ssh listens before it says that; of a reverse one the server does
-            # only once it has answered. What the server greeted with before does not matter.
+            # A forward tunnel listens before ssh prints this line; a reverse one once the server
+            # has confirmed. What the server printed before does not matter.
             self.up, self.trouble = True, None
 
     def _trouble(self, line: str) -> TunnelFault | None:
@@ -186,15 +186,15 @@ class SshOutput:
                 return TunnelFault(
                     cause,
                     f'the host key of "{tunnel.host}" is not the pinned one, '
-                    f"but {self._server_key or 'one of a type that is not pinned'}",
-                    "compare it on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`);"
-                    f" where that is it, `servicekit tunnel install {tunnel.name} "
-                    f"--fingerprint {self._server_key or 'SHA256:…'}` pins it",
+                    f"but {self._server_key or 'of another type'}",
+                    "compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`);"
+                    f" if it is the same, pin it: `servicekit tunnel install {tunnel.name} "
+                    f"--fingerprint {self._server_key or 'SHA256:…'}`",
                 )
             case TunnelCause.DENIED:
                 return TunnelFault(
                     cause,
-                    f'"{tunnel.host}" does not let "{tunnel.user}" in with the tunnel\'s key',
+                    f'"{tunnel.host}" rejects the tunnel\'s key for account "{tunnel.user}"',
                     f"add the line that `servicekit tunnel install {tunnel.name}` prints to "
                     f"~/.ssh/authorized_keys of {tunnel.user} there",
                 )
@@ -203,7 +203,9 @@ class SshOutput:
             case TunnelCause.KEY:
                 return unusable_key(tunnel, line)
             case _:
-                return TunnelFault(cause, f"ssh cannot: {line}")
+                return TunnelFault(
+                    cause, f"ssh failed: {line}", "check the versions of ssh on both hosts"
+                )
 
     def _refusal(self) -> TunnelFault:
         tunnel = self._tunnel
@@ -211,9 +213,9 @@ class SshOutput:
         port = f"127.0.0.1:{tunnel.remote}"
         return TunnelFault(
             TunnelCause.REFUSED,
-            f'"{tunnel.host}" does not let the tunnel {what} {port}',
-            f"take the line that `servicekit tunnel install {tunnel.name}` prints into its "
-            "authorized_keys, and see that its sshd_config has no AllowTcpForwarding no",
+            f'"{tunnel.host}" does not permit the tunnel to {what} {port}',
+            f"add the line that `servicekit tunnel install {tunnel.name}` prints to its "
+            "authorized_keys, and check its sshd_config for AllowTcpForwarding no",
         )
 
     def _taken(self, where: str) -> TunnelFault:
@@ -221,14 +223,14 @@ class SshOutput:
         if tunnel.reverse:
             return TunnelFault(
                 TunnelCause.PORT_TAKEN,
-                f"port {tunnel.remote} on {where} is taken",
-                "where an earlier connection froze, sshd lets go of it by ClientAliveInterval and "
+                f"port {tunnel.remote} on {where} is in use",
+                "stop what uses it; for a frozen connection, set ClientAliveInterval and "
                 "ClientAliveCountMax in its sshd_config",
             )
         return TunnelFault(
             TunnelCause.PORT_TAKEN,
-            f"port {tunnel.local} on {where} is taken",
-            f"free it, or `servicekit tunnel install {tunnel.name} --local PORT`",
+            f"port {tunnel.local} on {where} is in use",
+            f"stop what uses it, or `servicekit tunnel install {tunnel.name} --local PORT`",
         )
 
     def _cut(self, line: str) -> TunnelFault:
@@ -238,22 +240,20 @@ class SshOutput:
             return TunnelFault(TunnelCause.UNREACHABLE, f'"{host}" cannot be reached: {words}')
         if _UNANSWERED.match(line):
             seconds = self._tunnel.frozen_within
-            return TunnelFault(
-                TunnelCause.LOST, f'"{host}" did not answer any more for {seconds} s'
-            )
+            return TunnelFault(TunnelCause.LOST, f'"{host}" did not respond for {seconds} s')
         return TunnelFault(TunnelCause.LOST, f'the connection to "{host}" was cut: {line}')
 
 
 def unusable_key(tunnel: Tunnel, words: str) -> TunnelFault:
-    """Say that the tunnel's own key cannot be used."""
+    """The tunnel's own key cannot be used."""
     return TunnelFault(
         TunnelCause.KEY,
         f"the tunnel's key cannot be used: {words}",
-        f"remove its file, and `servicekit tunnel install {tunnel.name}` makes a new one",
+        f"remove its file and run `servicekit tunnel install {tunnel.name}` for a new one",
     )
 
 
 def late(tunnel: Tunnel) -> TunnelFault:
-    """Say that a login began and did not end."""
+    """A login did not finish in time."""
     why = f'"{tunnel.host}" did not finish the login within {tunnel.up_within} s'
     return TunnelFault(TunnelCause.UNREACHABLE, why)

@@ -1,8 +1,12 @@
-"""The service of a tunnel: one ssh, watched until it ends, and the word for why it did.
+"""The service of a tunnel: it runs one ssh and ends with it.
 
-It lives as long as its ssh. The manager starts the next one, except after exit code 78: then
-somebody must change something first. Between two of them only the published state is remembered.
-How long to hold off is decided here, so that it is the same under every manager.
+The manager starts it again, except after exit code 78: then somebody must change something first.
+Only the published state survives between two runs. The hold-off is the service's own, so that it is
+the same under every manager.
+
+The watchdog's loop and `step` do not run it: their phases are about proving an engine ready, GPU
+memory, a process tree that must be gone, and a restart budget. A tunnel has one process, is retried
+for ever, and holds off at most a minute. It shares the notifier, the state file and the log.
 """
 
 from __future__ import annotations
@@ -52,21 +56,21 @@ if TYPE_CHECKING:
 
 
 def load(places: Places, name: str) -> Tunnel:
-    """Read an installed tunnel; raise `UserError` where there is none, or its file is refused."""
+    """Read an installed tunnel; raise `UserError` where there is none or its file is invalid."""
     file = Path(directory(places, checked_name(name)) / FILE)
     try:
         said = trusted_toml.read(file, trusted_toml.owners(places.scope))
     except FileNotFoundError:
         raise UserError(
             f'tunnel "{name}" is not installed',
-            hint=f"`servicekit tunnel install {name} --to USER@HOST` makes it a service",
+            hint=f"install it with `servicekit tunnel install {name} --to USER@HOST`",
             code=ExitCode.CONFIG,
         ) from None
     return Tunnel.parse(said, name=name, where=str(file))
 
 
 def run(places: Places, name: str) -> ExitCode:
-    """Keep a tunnel up until it breaks or is stopped; return what the manager must know."""
+    """Run a tunnel until it fails or is stopped; return the exit code for the manager."""
     tunnel = load(places, name)
     events = open_events({"tunnel": name}, os.environ)
     notifier = Notifier()
@@ -99,7 +103,7 @@ class TunnelRun:
         self._state = self._blank
 
     async def run(self) -> ExitCode:
-        """Hold off, connect, stay; return the exit code."""
+        """Hold off, connect, wait for the end; return the exit code."""
         task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -114,7 +118,7 @@ class TunnelRun:
         return self._fail(trouble)
 
     async def _hold_off(self) -> None:
-        """Wait as long as the faults before this run say."""
+        """Wait, depending on the faults before this run."""
         sweep_ssh(self._file)
         before = read_state(self._file)
         if before is None or not before.faults:
@@ -125,14 +129,14 @@ class TunnelRun:
         self._state = replace(remembered, ssh_pid=0, code=None)
         since = time.monotonic() - before.failed_at
         left = hold_off(before.faults) - since
-        # A clock that is behind the fault's is that of another boot.
+        # If the clock is behind the fault's time, the fault was before a reboot.
         if left > 0 <= since:
             self._publish(self._state)
-            self._notifier.status(f"tries again in {left:.0f} s: {before.why}")
+            self._notifier.status(f"retrying in {left:.0f} s: {before.why}")
             await asyncio.sleep(left)
 
     async def _connect(self) -> TunnelFault:
-        """Be the tunnel; return why it ended."""
+        """Run ssh; return why it ended."""
         tunnel = self._tunnel
         try:
             (self._home / KEY).read_bytes()
@@ -143,7 +147,7 @@ class TunnelRun:
         except OSError as error:
             reason = (error.strerror or "").lower()
             return TunnelFault(
-                TunnelCause.SSH, f"ssh cannot be started: {reason}", "install the OpenSSH client"
+                TunnelCause.SSH, f"cannot start ssh: {reason}", "install the OpenSSH client"
             )
         self._notifier.status(f"connecting to {tunnel.to}")
         connecting = replace(self._state, phase=CONNECTING)
@@ -164,7 +168,7 @@ class TunnelRun:
                     bound.reschedule(None)
                     await self._become_up()
                 if reader.up and reader.trouble is not None:
-                    # The server refuses what the tunnel is for. ssh itself would stay.
+                    # The server refuses the forwarding, but ssh would stay.
                     return reader.trouble
             return reader.conclude(await link.ended())
 
@@ -176,7 +180,7 @@ class TunnelRun:
         self._notifier.ready(f"up: {tunnel.way}")
         self._events.event(f"up: {tunnel.way}", Priority.NOTICE, state=UP)
         if not tunnel.reverse:
-            # Whether the server lets us connect is only seen by connecting.
+            # Only a connection shows whether the server permits it.
             with suppress(OSError):
                 _, writer = await asyncio.open_connection(LOOPBACK, tunnel.local)
                 writer.close()
@@ -185,9 +189,9 @@ class TunnelRun:
         now = time.monotonic()
         steady = self._up_since is not None and now - self._up_since >= STEADY
         again = trouble.code is ExitCode.TEMPFAIL
-        # After what somebody had to mend, the next start is that somebody's, who need not wait.
+        # After a final fault, the next start is an operator's and need not wait.
         faults = (1 if steady else self._faults + 1) if again else 0
-        wait = f"; tries again in {hold_off(faults):.0f} s" if again else ""
+        wait = f"; retrying in {hold_off(faults):.0f} s" if again else ""
         self._publish(
             replace(
                 self._blank,
@@ -211,7 +215,7 @@ class TunnelRun:
         return trouble.code
 
     def _publish(self, state: TunnelState) -> None:
-        """Write the state down; where that cannot be done, the tunnel works all the same."""
+        """Write the state file; the tunnel works without it, too."""
         since = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._state = replace(state, since=since)
         with suppress(OSError):

@@ -1,27 +1,25 @@
-"""What a tunnel's service publishes: how the tunnel is, and why. Disk."""
+"""The state that a tunnel's service publishes. Disk."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import stat
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from servicekit.host import procfs, untrusted
 
 LARGEST: Final = 64 * 1024  # bytes; a state file has less than one KiB
 
-# The phases; after the last two its service has ended.
+# The phases; after the last two the service has ended.
 WAITING, CONNECTING, UP, DOWN, STOPPED = "waiting", "connecting", "up", "down", "stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelState:
-    """The published state, as its `state.json` holds it."""
+    """The content of `state.json`."""
 
     tunnel: str
     phase: str
@@ -39,12 +37,13 @@ class TunnelState:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a state file's text; `None` where it is none, unknown keys are passed over."""
+        """Read a state file's text; `None` where it is invalid; unknown keys are ignored."""
         names = {field.name for field in fields(cls)}
         try:
-            data: dict[str, Any] = json.loads(text)
-            return cls(**{name: value for name, value in data.items() if name in names})
-        except (ValueError, TypeError, AttributeError):
+            data = {name: value for name, value in untrusted.parse(text).items() if name in names}
+            untrusted.refuse_misfit(data, _SCHEMA)
+            return cls(**data)
+        except (ValueError, TypeError):
             return None
 
     @property
@@ -54,10 +53,25 @@ class TunnelState:
         return stat is not None and stat.started == self.pid_started and stat.alive
 
 
+def _is_time(value: object) -> bool:
+    return value == "" or bool(untrusted.moment(value))
+
+
+_SCHEMA: Final = {
+    **dict.fromkeys(("tunnel", "phase", "why", "remedy"), untrusted.is_text),
+    **dict.fromkeys(("pid", "pid_started", "ssh_pid", "ssh_started"), untrusted.is_count),
+    "since": _is_time,
+    "cause": untrusted.optional(untrusted.is_text),
+    "faults": untrusted.is_count,
+    "failed_at": untrusted.is_number,
+    "code": untrusted.optional(untrusted.is_count),
+}
+
+
 def read_state(path: Path) -> TunnelState | None:
     """Read a state file; `None` where there is none."""
     try:
-        return TunnelState.parse(untrusted.read(path))
+        return TunnelState.parse(untrusted.read(path, limit=LARGEST))
     except OSError:
         return None
 
@@ -86,17 +100,11 @@ def sweep_ssh(path: Path) -> None:
 
 def _own_state(path: Path) -> TunnelState | None:
     """Read a state file that the calling account wrote, below a directory of its own."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with ExitStack() as opened:
-        try:
-            folder = os.open(path.parent, flags | os.O_DIRECTORY)
-            opened.callback(os.close, folder)
-            file = os.open(path.name, flags, dir_fd=folder)
-            opened.callback(os.close, file)
-        except OSError:
-            return None
-        about = os.fstat(file)
-        mine = os.fstat(folder).st_uid == about.st_uid == os.geteuid()
-        if not mine or not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
-            return None
-        return TunnelState.parse(os.read(file, LARGEST).decode(errors="replace"))
+    try:
+        with untrusted.directory(path.parent) as within:
+            opened = untrusted.open_at(within, path.name, limit=LARGEST)
+            with os.fdopen(opened, encoding="utf-8", errors="replace") as file:
+                owners = {os.fstat(within).st_uid, os.fstat(opened).st_uid}
+                return TunnelState.parse(file.read()) if owners == {os.geteuid()} else None
+    except OSError:
+        return None

@@ -1,8 +1,8 @@
-"""How a tunnel is: seen by looking through it, and not by ssh being alive.
+"""The state of a tunnel, from a request through it and not from a running ssh.
 
-What the service published says whether the forwarding stands. Whether an engine answers behind it
-is asked each time, from this end to the other. Of a reverse tunnel, whose port is the server's, a
-second ssh with the same key leads there and back.
+The published state says whether the port forwarding is up. Whether an engine answers is tested
+each time, from this end to the other; for a reverse tunnel, by a second ssh with the same key that
+leads to the server's port and back.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ LONGEST_LINE: Final = 1024  # bytes of that line
 
 
 class TunnelStatus(StrEnum):
-    """How a tunnel is: a closed list."""
+    """State of a tunnel: a closed list."""
 
     UP = "up"  # something answers through it
-    ENGINE_DOWN = "engine-down"  # the tunnel stands, and nothing answers at its other end
+    ENGINE_DOWN = "engine-down"  # the tunnel is up, but nothing answers at its other end
     PORT_TAKEN = "port-taken"
     DOWN = "down"
     STOPPED = "stopped"
@@ -48,7 +48,7 @@ class TunnelStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TunnelReport:
-    """How one tunnel is. As JSON these are its keys."""
+    """The status of one tunnel, with the keys of its JSON."""
 
     name: str
     state: TunnelStatus
@@ -62,36 +62,36 @@ class TunnelReport:
     url: str = ""
     served_name: str | None = None  # of the profile that answers through it, where one is known to
     manager: str | None = None
-    # How the manager sees it, in systemd's words; `None` where it cannot be asked.
+    # What the manager reports, in systemd's terms; `None` where it does not reply.
     manager_state: str | None = None
     enabled: bool | None = None
-    drift: tuple[str, ...] = ()  # files that are not as the install left them
+    drift: tuple[str, ...] = ()  # files that were changed since the install
 
     def as_json(self) -> dict[str, Any]:
-        """For a program."""
+        """As JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEngines:
-    """Whom a tunnel may lead to: profiles with the port of its other end, and their API keys."""
+    """Profiles with the port of the tunnel's other end, and their API keys."""
 
     profiles: tuple[tuple[Profile, str | None], ...] = ()
-    deep: bool = False  # ask for a completion, too
+    deep: bool = False  # request a completion, too
 
 
 def conclude(
     tunnel: Tunnel, manifest: Manifest, seen: Seen | None, state: TunnelState | None
 ) -> TunnelReport:
-    """Conclude how the tunnel is, as far as its service knows; `UP` is still to be looked through.
+    """Conclude the status from what the service published; `UP` still needs a request through it.
 
-    `seen` is what the manager says, `None` if it is mute. Pure.
+    `seen` is what the manager reports, `None` if it does not reply. Pure.
     """
     lives = state is not None and state.is_alive
     report = TunnelReport(
         name=tunnel.name,
         state=TunnelStatus.DOWN,
-        why="its service has not been started yet",
+        why="its service was never started",
         to=tunnel.to,
         way=tunnel.way,
         url=tunnel.url,
@@ -108,10 +108,10 @@ def conclude(
     if state is not None and lives:
         match state.phase:
             case phases.UP:
-                return replace(report, state=TunnelStatus.UP, why="the tunnel stands")
+                return replace(report, state=TunnelStatus.UP, why="the tunnel is up")
             case phases.CONNECTING:
-                before = f" again; before: {state.why}" if state.why else ""
-                why = f"it is connecting to {tunnel.to}{before}"
+                before = f" again after: {state.why}" if state.why else ""
+                why = f"connecting to {tunnel.to}{before}"
                 return replace(report, why=why, cause=state.cause, remedy=state.remedy)
             case _:
                 return _troubled(report, state, going_on=True)
@@ -119,7 +119,7 @@ def conclude(
         return replace(report, why="its service is about to start")
     if seen is not None and seen.active == "failed":
         code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
-        return replace(report, why=seen.text or f"its service could not begin{code}")
+        return replace(report, why=seen.text or f"its service did not start{code}")
     if state is not None:
         return replace(report, state=TunnelStatus.STOPPED, why="it was stopped")
     return replace(report, state=TunnelStatus.STOPPED)
@@ -130,7 +130,7 @@ def _troubled(report: TunnelReport, state: TunnelState, *, going_on: bool) -> Tu
     return replace(
         report,
         state=TunnelStatus.PORT_TAKEN if taken else TunnelStatus.DOWN,
-        why=f"{state.why}; it is tried again" if going_on else state.why,
+        why=f"{state.why}; retrying" if going_on else state.why,
         remedy=state.remedy,
         cause=state.cause,
     )
@@ -139,7 +139,7 @@ def _troubled(report: TunnelReport, state: TunnelState, *, going_on: bool) -> Tu
 async def look_through(
     report: TunnelReport, tunnel: Tunnel, places: Places, expected: ExpectedEngines
 ) -> TunnelReport:
-    """See what answers through a tunnel that is said to be up."""
+    """Send a request through a tunnel that is up."""
     if not tunnel.reverse:
         return await _look(report, tunnel, tunnel.local, expected)
     try:
@@ -148,19 +148,19 @@ async def look_through(
     except PermissionError:
         return replace(
             report,
-            why="it stands; looking through it from the server takes its key",
-            remedy="run this as root",
+            why="the tunnel is up; testing it from the server needs its key",
+            remedy="run as root",
         )
     except _NoWayBackError as error:
         return replace(
             report,
-            why=f"it stands, and cannot be looked through: {error.trouble.why}",
+            why=f"the tunnel is up, but cannot be tested: {error.trouble.why}",
             remedy=error.trouble.remedy,
         )
 
 
 class _NoWayBackError(Exception):
-    """There is no second way to the server."""
+    """The second ssh to the server failed."""
 
     def __init__(self, trouble: TunnelFault) -> None:
         super().__init__(trouble.why)
@@ -169,7 +169,7 @@ class _NoWayBackError(Exception):
 
 @asynccontextmanager
 async def _back(tunnel: Tunnel, home: Path) -> AsyncIterator[int]:
-    """Lead a port of this host to the server's end of a reverse tunnel."""
+    """Forward a port of this host to the server's end of a reverse tunnel."""
     with (home / KEY).open("rb"):
         pass
     with socket.create_server((LOOPBACK, 0)) as free:
@@ -182,7 +182,7 @@ async def _back(tunnel: Tunnel, home: Path) -> AsyncIterator[int]:
             trouble = await listening
         if trouble is not None:
             raise _NoWayBackError(trouble)
-        # What it says from now on must be read, or it waits for us.
+        # ssh blocks if nobody reads its output.
         rest = asyncio.create_task(_read_on(link))
         try:
             yield port
@@ -211,7 +211,7 @@ async def _read_on(link: Link) -> None:
 async def _look(
     report: TunnelReport, tunnel: Tunnel, port: int, expected: ExpectedEngines
 ) -> TunnelReport:
-    """Ask at `port` of this host, from where the way leads to the engine."""
+    """Send a request to `port` of this host, which leads to the engine."""
     at = "here" if tunnel.reverse else f"on {tunnel.host}"
     end = f"{LOOPBACK}:{tunnel.engine_port} {at}"
     try:
@@ -221,12 +221,12 @@ async def _look(
         return replace(
             report,
             state=TunnelStatus.ENGINE_DOWN,
-            why=f"the tunnel stands, and {end} does not answer within {ANSWER_WITHIN:g} s",
-            remedy=f"the engine hangs, or the connection froze just now, which is noticed within "
+            why=f"the tunnel is up, but {end} did not answer within {ANSWER_WITHIN:g} s",
+            remedy=f"check the engine there; a frozen connection is noticed within "
             f"{tunnel.frozen_within} s",
         )
     except ConnectionRefusedError:
-        why = f"nothing listens on port {port} of this host any more"
+        why = f"nothing listens on port {port} of this host"
         return replace(report, state=TunnelStatus.DOWN, why=why)
     except OSError:
         line = b""
@@ -234,33 +234,33 @@ async def _look(
         return replace(
             report,
             state=TunnelStatus.ENGINE_DOWN,
-            why=f"the tunnel stands, and nothing listens on {end}",
-            remedy="start the engine there: `servicekit status` says why it is not up",
+            why=f"the tunnel is up, but nothing listens on {end}",
+            remedy="start the engine there; `servicekit status` shows its state",
         )
     if not line.startswith(b"HTTP/"):
-        why = f"the tunnel stands, and {end} does not speak HTTP"
+        why = f"the tunnel is up, but {end} does not speak HTTP"
         return replace(report, state=TunnelStatus.ENGINE_DOWN, why=why)
-    said = line.split(None, 1)[-1].decode("ascii", "replace").strip()
+    reply = line.split(None, 1)[-1].decode("ascii", "replace").strip()
     if not expected.profiles:
-        why = f"{end} answers HTTP {said}; no profile with that port is known here"
+        why = f"{end} answers HTTP {reply}; no profile here has that port"
         return replace(report, why=why)
     return await _identify(report, port, expected)
 
 
 async def _first_line(port: int) -> bytes:
-    """Give the first line of an answer to HTTP; nothing where the connection ends without one."""
+    """Return the first line of the HTTP response; empty where the connection ends without one."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port, limit=LONGEST_LINE)
     try:
         writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         return await reader.readline()
-    except ValueError:  # a longer line than any of HTTP's
+    except ValueError:  # longer than any status line of HTTP
         return b"?"
     finally:
         writer.close()
 
 
 async def _identify(report: TunnelReport, port: int, expected: ExpectedEngines) -> TunnelReport:
-    """See whether one of the profiles that are known for the port is what answers."""
+    """Test whether one of the expected profiles answers."""
     from servicekit.watchdog.events import ProbeFailure
     from servicekit.watchdog.probe import NotReady, Prober
 
@@ -278,8 +278,8 @@ async def _identify(report: TunnelReport, port: int, expected: ExpectedEngines) 
             name = profile.served_name
             return replace(report, why=f'"{name}" {did} through the tunnel', served_name=name)
         missed.append(found)
-    # The reason that is nearest to an answer: a model that does not answer before another model.
+    # Report the failure that is nearest to an answer.
     other = {ProbeFailure.WRONG_MODEL: 2, ProbeFailure.UNAUTHORIZED: 1}
     nearest = min(missed, key=lambda one: other.get(one.failure, 0))
     state = TunnelStatus.UP if nearest.failure in other else TunnelStatus.ENGINE_DOWN
-    return replace(report, state=state, why=f"the tunnel stands; the engine: {nearest.sentence}")
+    return replace(report, state=state, why=f"the tunnel is up; the engine: {nearest.sentence}")

@@ -39,10 +39,10 @@ KNOWN_HOSTS: Final = "known_hosts"
 UNPRIVILEGED: Final = 1024
 LAST_PORT: Final = 65535
 LONGEST_HOST: Final = 253  # characters of a host's name in the DNS
-# Seconds beyond its connection that a login may take, forwarding included; ssh has no bound.
+# seconds for the login after the connection, forwarding included; ssh has no limit
 LOGIN_WITHIN: Final = 20
 
-NAME_WORDS: Final = "a name has a-z, 0-9 and, behind the first, dashes, 48 at most"
+NAME_WORDS: Final = "a name has up to 48 of a-z, 0-9 and, after the first, dashes"
 
 HOLD_OFF: Final = 5.0
 LONGEST_HOLD_OFF: Final = 60.0
@@ -58,7 +58,7 @@ _KEY_TYPES: Final = re.compile(
 
 
 class TunnelError(UserError):
-    """A tunnel that is refused; `findings` holds every reason."""
+    """An invalid tunnel; `findings` holds every reason."""
 
     def __init__(self, where: str, findings: Sequence[Finding], lines: Lines) -> None:
         said = texts(findings, lines)
@@ -68,7 +68,7 @@ class TunnelError(UserError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tunnel:
-    """One tunnel. One that exists is valid: raises `TunnelError` with all that is wrong."""
+    """One valid tunnel; raises `TunnelError` with all findings otherwise."""
 
     name: str
     user: str  # account on the server
@@ -76,21 +76,21 @@ class Tunnel:
     ssh_port: int = 22
     local: int = 18000  # port on this host
     remote: int = 18000  # port on the server
-    reverse: bool = False  # the engine is on this host, and the server gets the port
+    reverse: bool = False  # the engine is on this host and the server gets the port
     # Seconds of silence after which the server is asked whether it is there.
     alive_interval: int = 15
-    alive_count: int = 3  # questions without an answer after which the connection is dead
-    connect_timeout: int = 10  # seconds for a connection and the agreement on keys
+    alive_count: int = 3  # unanswered keepalive requests before the connection is given up
+    connect_timeout: int = 10  # seconds for the connection and key exchange
 
     def __post_init__(self) -> None:
-        """Check everything; nothing later has to."""
+        """Validate all fields."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if findings := list(_findings(values)):
             raise TunnelError(f'tunnel "{shown(str(self.name))}"', findings, {})
 
     @classmethod
     def parse(cls, said: Document, *, name: str, where: str) -> Self:
-        """Make a tunnel of what its file `where` says; raise `TunnelError` with all findings."""
+        """Make a tunnel from its file `where`; raise `TunnelError` with all findings."""
         known = ("to", *(f.name for f in fields(cls) if f.name not in {"name", "user", "host"}))
         data = said.data
         findings = [
@@ -107,7 +107,7 @@ class Tunnel:
             user, host = address(data.get("to", ""))
         except ValueError as error:
             findings.append(Finding(("to",), str(error)))
-            user, host = "nobody", "nowhere"  # so that all else is checked, too
+            user, host = "nobody", "nowhere"  # so that the rest is checked, too
         try:
             tunnel = cls(name=name, user=user, host=host, **values)
         except TunnelError as error:
@@ -118,7 +118,7 @@ class Tunnel:
         raise TunnelError(where, findings, said.lines)
 
     def data(self) -> dict[str, Any]:
-        """What its file says: `parse` reads it back."""
+        """Content of its file, which `parse` reads back."""
         said: dict[str, Any] = {"to": self.to}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -130,22 +130,22 @@ class Tunnel:
 
     @property
     def unit(self) -> str:
-        """Name of its service. No profile has an "@" in its name."""
+        """Name of its service."""
         return f"servicekit-{self.label}"
 
     @property
     def label(self) -> str:
-        """Name of its directories and of its log, among those of profiles."""
+        """Name of its directories and log, among those of profiles."""
         return label(self.name)
 
     @property
     def to(self) -> str:
-        """Account and server, as ssh is told them."""
+        """Account and server, for ssh."""
         return f"{self.user}@{self.host}"
 
     @property
     def url(self) -> str:
-        """Where the engine is reached, at the end that the tunnel makes."""
+        """URL of the engine at the tunnel's entrance."""
         return f"http://{LOOPBACK}:{self.remote if self.reverse else self.local}/v1"
 
     @property
@@ -155,62 +155,61 @@ class Tunnel:
 
     @property
     def way(self) -> str:
-        """What leads where, for a person."""
+        """Both ends, for a person."""
         here, there = f"{LOOPBACK}:{self.local} here", f"{LOOPBACK}:{self.remote} on {self.host}"
-        return f"{there} is {here}" if self.reverse else f"{here} is {there}"
+        return f"{there} -> {here}" if self.reverse else f"{here} -> {there}"
 
     @property
     def frozen_within(self) -> int:
-        """Seconds after which a connection that carries nothing any more is given up."""
+        """Seconds until a frozen connection is given up."""
         return self.alive_interval * self.alive_count
 
     @property
     def up_within(self) -> int:
-        """Seconds after which a tunnel that is not up has failed to become so."""
+        """Seconds for a tunnel to be up."""
         return self.connect_timeout + LOGIN_WITHIN
 
     def argv(self) -> tuple[str, ...]:
-        """Return the command line of ssh, to be run in the tunnel's own directory."""
+        """Return ssh's command line, to be run in the tunnel's own directory."""
         here, there = f"{LOOPBACK}:{self.local}", f"{LOOPBACK}:{self.remote}"
         forward = ("-R", f"{there}:{here}") if self.reverse else ("-L", f"{here}:{there}")
         options = tuple(word for option in self._options() for word in ("-o", option))
-        # No configuration, no command, no terminal, no input; and behind the dashes no option.
+        # No configuration, command, terminal or input; no options after the dashes.
         words = (SSH, "-F", "/dev/null", "-N", "-T", "-n", *options, *forward)
         return (*words, "-l", self.user, "-p", str(self.ssh_port), "--", self.host)
 
     def _options(self) -> Iterator[str]:
-        # Nobody is there to answer a question.
+        # Nobody can answer a prompt.
         yield "BatchMode=yes"
-        # At this level ssh tells when a forwarding stands, and why the server refuses one.
+        # At this level ssh reports when a forwarding is up, and why the server refuses one.
         yield "LogLevel=DEBUG1"
-        # The pinned key, found by the tunnel's name whatever the server's address is, and no other.
+        # Only the pinned key, found by the tunnel's name whatever the server's address is.
         yield "StrictHostKeyChecking=yes"
         yield f"HostKeyAlias={self.name}"
         yield f"UserKnownHostsFile={KNOWN_HOSTS}"
         yield "GlobalKnownHostsFile=/dev/null"
         yield "CheckHostIP=no"
         yield "UpdateHostKeys=no"
-        # The tunnel's own key and no other. `-i` would fall back on the account's keys where the
-        # file is missing.
+        # Only the tunnel's own key; `-i` would fall back to the account's keys if it is missing.
         yield f"IdentityFile={KEY}"
         yield "IdentitiesOnly=yes"
         yield "IdentityAgent=none"
         yield "PreferredAuthentications=publickey"
-        # Without this, ssh stays although it forwards nothing.
+        # Otherwise ssh keeps running without the forwarding.
         yield "ExitOnForwardFailure=yes"
         yield f"ConnectTimeout={self.connect_timeout}"
-        # A frozen connection is noticed inside the encrypted one, and no router has a say in it.
+        # Keepalives inside the encrypted connection cannot be answered by a router.
         yield f"ServerAliveInterval={self.alive_interval}"
         yield f"ServerAliveCountMax={self.alive_count}"
         yield "TCPKeepAlive=no"
-        # A connection of its own, whose end is the end of this process.
+        # A connection of its own, which ends with this process.
         yield "ControlMaster=no"
         yield "ControlPath=none"
 
     def authorized_key(self, public_key: str) -> str:
-        """Return the line for `authorized_keys` on the server: this tunnel, and nothing else.
+        """Return the line for `authorized_keys` on the server, which permits only this tunnel.
 
-        Of what may listen, something must be named, or everything may: port 1 is nobody's.
+        Without any `permitlisten`, everything may listen: port 1 stands for nothing.
         """
         there = f"{LOOPBACK}:{self.remote}"
         listen = there if self.reverse else f"{LOOPBACK}:1"
@@ -220,43 +219,43 @@ class Tunnel:
 
 
 SERVER_ADVICE: Final = """\
-# Without these, a connection that froze keeps its port on the server for hours.
+# Without these, a frozen connection keeps its port on the server for hours.
 ClientAliveInterval 15
 ClientAliveCountMax 3"""
-"""For sshd_config of the server of a reverse tunnel."""
+"""For sshd_config on the server of a reverse tunnel."""
 
 
 def label(name: str) -> str:
-    """Name a tunnel among profiles, none of which has an "@" in its name."""
+    """Name a tunnel among profiles."""
     return f"tunnel@{name}"
 
 
 def directory(places: Places, name: str) -> PurePosixPath:
-    """Return where a tunnel's file, key and pinned host keys are."""
+    """Directory of a tunnel's file, key and pinned host keys."""
     return places.manifests.with_name("tunnels") / name
 
 
 def state_file(places: Places, name: str) -> PurePosixPath:
-    """Return where a tunnel's published state is."""
+    """File of a tunnel's published state."""
     return places.state_file(label(name))
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a tunnel that is one, before it becomes part of a path."""
+    """Return a valid name, before it becomes part of a path; raise `UserError` otherwise."""
     if not re.fullmatch(NAME, name):
         raise UserError(f'tunnel "{shown(name)}": {NAME_WORDS}', code=ExitCode.CONFIG)
     return name
 
 
 def address(to: object) -> tuple[str, str]:
-    """Split `user@host` into both; raise `ValueError` with the words of a finding."""
+    """Split `user@host`; raise `ValueError` with the text of a finding."""
     if not isinstance(to, str) or not to:
         raise ValueError("must be user@host")
     user, at, host = to.rpartition("@")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not at:
-        raise ValueError(f'must be user@host, not "{shown(to)}": name the account, too')
+        raise ValueError(f'must be user@host, not "{shown(to)}": the account is missing')
     for name, check in (("user", _user), ("host", _host)):
         wrong = check(user if name == "user" else host)
         if wrong:
@@ -266,7 +265,7 @@ def address(to: object) -> tuple[str, str]:
 
 def _user(user: str) -> str:
     good = _USER.fullmatch(user)
-    return "" if good else "has letters, digits, and later dots or dashes, 64 at most"
+    return "" if good else "has up to 64 letters, digits and, after the first, dots or dashes"
 
 
 def _host(host: str) -> str:
@@ -274,7 +273,7 @@ def _host(host: str) -> str:
         try:
             address = ipaddress.IPv6Address(host)
         except ValueError:
-            return "is no IPv6 address; --ssh-port names a port"
+            return "is not an IPv6 address; use --ssh-port for a port"
         return "must not have a zone" if address.scope_id else ""
     good = len(host) <= LONGEST_HOST and _HOST.fullmatch(host)
     return "" if good else "must be a name or an address"
@@ -290,7 +289,7 @@ def _findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     if type(values["reverse"]) is not bool:
         yield Finding(("reverse",), "must be true or false")
     seconds = (1, 3600)
-    # The server's end of a reverse tunnel is made by an account that is no superuser, either.
+    # On the server of a reverse tunnel, an unprivileged account listens.
     bounds = {
         "ssh_port": (1, LAST_PORT),
         "local": (UNPRIVILEGED, LAST_PORT),
@@ -308,7 +307,7 @@ def _findings(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def hold_off(faults: int) -> float:
-    """Return the seconds from the last of so many consecutive faults to the next attempt."""
+    """Seconds to wait after so many consecutive faults."""
     if faults < 1:
         return 0.0
     return float(min(LONGEST_HOLD_OFF, HOLD_OFF * 2 ** min(faults - 1, 10)))
@@ -322,16 +321,13 @@ class HostKey(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """As ssh shows it: `SHA256:` and 43 characters."""
+        """As ssh prints it: `SHA256:` and 43 characters."""
         digest = hashlib.sha256(base64.b64decode(self.blob)).digest()
         return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
 def host_keys(text: str) -> tuple[HostKey, ...]:
-    """Read the keys of `known_hosts`, or of what ssh-keyscan prints; other lines are passed over.
-
-    The order is of types, so that it does not depend on who answered first.
-    """
+    """Read the keys of `known_hosts` or ssh-keyscan's output, sorted; ignore other lines."""
     found = set()
     for line in text.splitlines():
         match line.split():
@@ -350,28 +346,28 @@ def _is_key(kind: str, blob: str) -> bool:
 
 
 def known_hosts(name: str, keys: Iterable[HostKey]) -> str:
-    """Write the keys pinned for the tunnel `name`."""
+    """Text of the file with the keys pinned for tunnel `name`."""
     return "".join(f"{name} {key.type} {key.blob}\n" for key in keys)
 
 
 def checked_fingerprint(fingerprint: str) -> str:
-    """Return a fingerprint as ssh shows it, or raise `UserError`."""
+    """Return a fingerprint as ssh prints it, or raise `UserError`."""
     bare = fingerprint.strip().rstrip("=")
     if not _FINGERPRINT.fullmatch(bare):
         raise UserError(
-            f'"{shown(fingerprint)}" is no fingerprint of a host key',
-            hint="it looks like SHA256: and 43 characters, as `ssh-keygen -lf FILE` prints it",
+            f'"{shown(fingerprint)}" is not a fingerprint of a host key',
+            hint="give SHA256: and 43 characters, as `ssh-keygen -lf FILE` prints it",
         )
     return bare
 
 
 def matching(keys: Sequence[HostKey], fingerprint: str, host: str) -> tuple[HostKey, ...]:
-    """Pick the key with this fingerprint; raise `UserError` where the server showed none such."""
+    """Return the key with this fingerprint; raise `UserError` where the server has none."""
     found = tuple(key for key in keys if key.fingerprint == fingerprint)
     if not found:
         showed = ", ".join(key.fingerprint for key in keys)
         raise UserError(
-            f'"{host}" has no host key {fingerprint}: it shows {showed}',
+            f'"{host}" has no host key {fingerprint}, only {showed}',
             hint="compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`",
             code=ExitCode.CONFIG,
         )

@@ -218,5 +218,5 @@ def test_a_supervisord_that_includes_other_files_is_noticed(host: Host) -> None:
     host.config.write_text(text)
     before = host.files()
     said = host.run("install", "here", code=1)
-    assert f'does not read "{host.home}/elsewhere"; have it [include] files = ' in said
+    assert f'does not include "{host.home}/elsewhere"; add [include] files = ' in said
     assert host.files() == before

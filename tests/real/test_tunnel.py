@@ -141,7 +141,7 @@ class Service:
         return "\n".join(messages)
 
     def is_up(self) -> bool:
-        """Whether this run says that the tunnel stands."""
+        """Whether this run says that the tunnel is up."""
         assert self._process is not None
         if self._process.poll() is not None:
             pytest.fail(f"it ended with {self._process.returncode}:\n{self.log()}")
@@ -149,9 +149,9 @@ class Service:
         return state is not None and state.pid == self.pid and state.phase == "up"
 
     def until_up(self) -> None:
-        """Start it and wait until the tunnel stands."""
+        """Start it and wait until the tunnel is up."""
         self.start()
-        wait_until(self.is_up, LIMIT, "the tunnel stands")
+        wait_until(self.is_up, LIMIT, "the tunnel is up")
 
     def until_ended(self) -> int:
         """Wait for its end; give the exit code."""
@@ -251,7 +251,7 @@ def test_up_means_that_bytes_go_through(service: Callable[..., Service]) -> None
         assert fetch(tunnel.tunnel.local) == str(tunnel.tunnel.remote)
         report = tunnel.report()
         assert report.state is TunnelStatus.UP
-        assert "answers HTTP 200 OK; no profile with that port is known here" in report.why
+        assert "answers HTTP 200 OK; no profile here has that port" in report.why
     ssh = tunnel.ssh()
     assert tunnel.stop() == 0
     assert not ssh.is_running()
@@ -270,7 +270,7 @@ def test_the_engine_behind_it_is_told_from_the_tunnel(
     tunnel.until_up()
     report = tunnel.report(known)
     assert report.state is TunnelStatus.ENGINE_DOWN
-    assert report.why == f"the tunnel stands, and nothing listens on {LOOPBACK}:{port} on 127.0.0.1"
+    assert report.why == f"the tunnel is up, but nothing listens on {LOOPBACK}:{port} on 127.0.0.1"
     assert tunnel.is_up()
 
     engine = fake_engine("llama-server", port=port, name="it", context=2048)
@@ -307,8 +307,8 @@ def test_a_server_that_dies_is_connected_to_again(
     wait_until(lambda: tunnel.state.phase == "waiting", LIMIT, "it holds off")
     report = tunnel.report()
     assert report.state is TunnelStatus.DOWN
-    assert report.why.endswith("; it is tried again")
-    wait_until(tunnel.is_up, LIMIT, "the tunnel stands again")
+    assert report.why.endswith("; retrying")
+    wait_until(tunnel.is_up, LIMIT, "the tunnel is up again")
 
 
 def test_a_connection_that_freezes_is_found(service: Callable[..., Service], sshd: Sshd) -> None:
@@ -318,7 +318,7 @@ def test_a_connection_that_freezes_is_found(service: Callable[..., Service], ssh
     sshd.freeze()
     assert tunnel.until_ended() == ExitCode.TEMPFAIL
     assert tunnel.state.cause == "lost"
-    assert tunnel.state.why == '"127.0.0.1" did not answer any more for 2 s'
+    assert tunnel.state.why == '"127.0.0.1" did not respond for 2 s'
 
 
 def test_a_port_that_is_taken_is_named(service: Callable[..., Service]) -> None:
@@ -329,7 +329,7 @@ def test_a_port_that_is_taken_is_named(service: Callable[..., Service]) -> None:
         assert tunnel.until_ended() == ExitCode.TEMPFAIL
     report = tunnel.report()
     assert (report.state, report.cause) == (TunnelStatus.PORT_TAKEN, "port-taken")
-    assert f"port {tunnel.tunnel.local} on this host is taken" in report.why
+    assert f"port {tunnel.tunnel.local} on this host is in use" in report.why
 
 
 def test_a_changed_host_key_is_no_loop(service: Callable[..., Service], sshd: Sshd) -> None:
@@ -447,11 +447,11 @@ def test_a_server_that_is_not_there_is_tried_again(
     assert tunnel.until_ended() == ExitCode.TEMPFAIL
     assert (tunnel.state.cause, tunnel.state.faults) == ("unreachable", 1)
     assert '"127.0.0.1" cannot be reached' in tunnel.state.why
-    assert tunnel.told().endswith("Connection refused; tries again in 5 s")
+    assert tunnel.told().endswith("Connection refused; retrying in 5 s")
     tunnel.start()
     assert tunnel.until_ended() == ExitCode.TEMPFAIL
     assert tunnel.state.faults == 2
-    assert tunnel.told().endswith("tries again in 10 s")
+    assert tunnel.told().endswith("retrying in 10 s")
     # A stop ends the waiting at once, and forgives.
     tunnel.start()
     wait_until(

@@ -166,13 +166,13 @@ def test_a_tunnel_lives_through_everything_under_systemd(fresh_machine: Machine)
     new = (*INSTALL, *SERVER, "--fingerprint", server.fingerprint, "--now")
     failed = machine.run(*new, check=False)
     assert failed.returncode == 1
-    assert '"127.0.0.1" does not let "ada" in with the tunnel\'s key' in failed.stdout
+    assert '"127.0.0.1" rejects the tunnel\'s key for account "ada"' in failed.stdout
     becomes(machine, "ActiveState", "failed")
     server.authorize(failed.stdout)
     again = machine.run(*INSTALL, "--now").stdout
     assert again.startswith("nothing to do\n")
     assert "home: up after" in again
-    assert machine.show(UNIT, "StatusText").startswith("up: 127.0.0.1:18000 here is ")
+    assert machine.show(UNIT, "StatusText").startswith("up: 127.0.0.1:18000 here -> ")
     pid = machine.show(UNIT, "MainPID")
     owner = machine.run("ps", "-o", "user:20=", "-p", pid).stdout.strip()
     assert owner == "servicekit-tunnel"
@@ -240,14 +240,14 @@ def test_a_tunnel_obeys_orders_and_shows_its_log(fresh_machine: Machine) -> None
     assert order("stop") == "home: stopped\n"
     assert status(machine)["state"] == "stopped"
     log = machine.run("servicekit", "tunnel", "logs", "home", "--since", "-1h").stdout
-    assert log.count("up: 127.0.0.1:18000 here is") >= 2
+    assert log.count("up: 127.0.0.1:18000 here ->") >= 2
 
     server.authorize("restrict,nothing\n")
     refused = machine.run("servicekit", "tunnel", "start", "home", check=False)
     assert refused.returncode == 1
     assert "  remedy: add the line that" in refused.stdout
     grave = machine.run("servicekit", "tunnel", "logs", "home", "-p", "err").stdout
-    assert "does not let" in grave
+    assert "rejects" in grave
     assert "up: " not in grave
 
 
@@ -387,7 +387,7 @@ def test_from_install_to_uninstall_under_supervisord(supervisord: Supervisor, ss
     assert "level=info" not in log
     sshd.kill()
     wait_until(lambda: state() == "waiting", LIMIT, "it holds off")
-    assert "  it is tried again, for ever" in run("start", "home", code=1)
+    assert "  the service keeps retrying" in run("start", "home", code=1)
 
     run("uninstall", "home")
     assert supervisord.state(program) == "ERROR"

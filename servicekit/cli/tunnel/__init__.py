@@ -1,4 +1,4 @@
-"""`tunnel`: an engine's port on another host, or there for an engine here."""
+"""`tunnel`: an engine's port on another host, over ssh."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ app.command("list")(list_tunnels)
 
 @app.command("run")
 def run(ctx: typer.Context, name: TunnelName, *, user: ForUser = False) -> None:
-    """Be a tunnel, in the foreground.
+    """Run a tunnel in the foreground.
 
-    This is what the service manager runs. By hand, ^C stops it.
+    The service manager runs this. ^C stops it.
     """
     from servicekit.tunnel.runner import run as carry_out
 

@@ -1,4 +1,4 @@
-"""`tunnel status` looks through the tunnels that are installed; `tunnel list` only lists them."""
+"""`tunnel status` and `tunnel list`."""
 
 from __future__ import annotations
 
@@ -25,23 +25,22 @@ def status(
     name: SomeTunnel = None,
     *,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Does the engine give a real answer through it, too?")
+        bool, typer.Option("--deep", help="Also request a completion through it.")
     ] = False,
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
-    """Look through the installed tunnels, or through one.
+    """Show the state of tunnels, tested by a request through each.
 
     \b
     The states:
-      up           something answers through it: the engine, where its profile is known
-      engine-down  the tunnel stands, and nothing answers at its other end
-      port-taken   another process has the port that it would listen on
-      down         ssh is not connected, and why
-      stopped      it does not run, as was asked
+      up           the other end answers; with its name, if its profile is known here
+      engine-down  the tunnel is up, but nothing answers at its other end
+      port-taken   another process uses its port
+      down         ssh is not connected
+      stopped      it was stopped
 
-    With --json one object, or a list of them without NAME. With NAME the exit code is 1 unless it
-    is up.
+    With NAME, the exit code is 1 unless it is up. --json prints one object, or a list without NAME.
     """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.tunnel.status import TunnelStatus
 
@@ -51,7 +50,7 @@ def status(
         if json:
             as_json(report.as_json())
         else:
-            _tell(report)
+            _show(report)
         raise typer.Exit(0 if report.state is TunnelStatus.UP else 1)
     every = _reports(mine, list(installed(mine).values()), deep=deep)
     if json:
@@ -59,11 +58,11 @@ def status(
     elif every:
         table(("TUNNEL", "STATE", "BOOT", "WHY"), [_row(report) for report in every])
     else:
-        _tell_none()
+        _note_none()
 
 
 def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
-    """List the installed tunnels, without looking through them."""
+    """List the installed tunnels, without testing them."""
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
 
@@ -72,22 +71,22 @@ def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
     for name, manifest in installed(mine).items():
         try:
             tunnel = load(mine.places, name)
-        except UserError as error:  # the others are still worth listing
-            rows.append((name, "", f"refused: {error.message}", manifest.manager))
+        except UserError as error:  # the others are listed all the same
+            rows.append((name, "", f"invalid: {error.message}", manifest.manager))
         else:
             rows.append((name, tunnel.to, tunnel.way, manifest.manager))
     if rows:
         table(("TUNNEL", "SERVER", "WAY", "MANAGER"), rows)
     else:
-        _tell_none()
+        _note_none()
 
 
-def _tell_none() -> None:
-    note("no tunnel is installed; `servicekit tunnel install NAME --to USER@HOST` makes one")
+def _note_none() -> None:
+    note("no tunnel is installed; see `servicekit tunnel install NAME --to USER@HOST`")
 
 
 def _reports(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
-    """Look at tunnels, and through those that are up, all at once."""
+    """Test all chosen tunnels at once."""
     import asyncio
 
     return asyncio.run(_look(mine, chosen, deep=deep))
@@ -116,7 +115,7 @@ async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> lis
 
 
 def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> TunnelReport:
-    """What is known of a tunnel without looking through it."""
+    """The status of a tunnel without a request through it."""
     from dataclasses import replace
 
     from servicekit.errors import UserError
@@ -129,13 +128,13 @@ def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> T
     name = manifest.profile
     try:
         tunnel = load(mine.places, name)
-    except UserError as error:  # of several tunnels, the others are still worth telling of
+    except UserError as error:  # the other tunnels are shown all the same
         return TunnelReport(name, TunnelStatus.DOWN, " / ".join(error.message.splitlines()))
     report = conclude(tunnel, manifest, said.get(tunnel.unit), published(mine, name))
     if report.state is TunnelStatus.PORT_TAKEN and not tunnel.reverse:
         holder = port_holder(LOOPBACK, tunnel.local, None, Census())
         if holder is not None:
-            return replace(report, why=f"{report.why}; {holder.who} has it")
+            return replace(report, why=f"{report.why}; used by {holder.who}")
     return report
 
 
@@ -155,13 +154,13 @@ def _ask(mine: Session, manager: str, units: list[str]) -> dict[str, Seen]:
     try:
         return mine.manager(manager).look(units)
     except UserError as error:
-        # What the services published is still worth telling.
-        note(f"the manager cannot be asked: {error.message}")
+        # Show what the services published.
+        note(f"the service manager does not reply: {error.message}")
         return {}
 
 
 def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
-    """Profiles that the tunnel may lead to, with the API keys that are known here."""
+    """Profiles with the port of the tunnel's other end, with API keys where readable."""
     import os
 
     from servicekit.errors import UserError
@@ -175,7 +174,7 @@ def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
             try:
                 api_key = credentials.api_key(profile, mine.places, os.environ)
             except UserError:
-                api_key = None  # what it wants is not known here; it says so itself
+                api_key = None  # the engine will report that the key is missing
             found.append((profile, api_key))
     return ExpectedEngines(tuple(found), deep)
 
@@ -183,11 +182,11 @@ def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
 def _row(report: TunnelReport) -> tuple[str, ...]:
     why = report.why
     if report.drift:
-        why += f" ({len(report.drift)} of its files changed by hand)"
+        why += f" ({len(report.drift)} files changed by hand)"
     return report.name, report.state, "yes" if report.enabled else "no", why
 
 
-def _tell(report: TunnelReport) -> None:
+def _show(report: TunnelReport) -> None:
     from servicekit.cli.status import age
 
     boot = "starts at boot" if report.enabled else "does not start at boot"

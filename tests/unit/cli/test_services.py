@@ -258,8 +258,12 @@ def test_history_and_logs_of_a_service_that_never_ran(host: Host) -> None:
     assert json.loads(host.run("history", "demo", "--json").out) == []
     assert "no profile" in host.said("history", "nope", code=78)
     host.said("install", "demo")
-    assert '"sometime" is no time' in host.said("logs", "demo", "--since", "sometime", code=1)
-    assert '"loud" is no level; one of emerg, ' in host.said("logs", "demo", "-p", "loud", code=1)
+    assert '"sometime" is not a valid time' in host.said(
+        "logs", "demo", "--since", "sometime", code=1
+    )
+    assert '"loud" is not a valid level; use emerg, ' in host.said(
+        "logs", "demo", "-p", "loud", code=1
+    )
     wrong = host.said("logs", "demo", "--cause", "hunk", code=1)
     assert wrong == 'servicekit: there is no cause "hunk"; did you mean "hung"?\n'
 

@@ -35,14 +35,14 @@ def test_each_verb_has_help_whose_first_line_is_whole(verb: str) -> None:
     """In the list of verbs no line is cut off, and no list of states is run together."""
     listed = next(line for line in said("tunnel", "-h").splitlines() if line.split()[:1] == [verb])
     assert not listed.endswith("...")
-    assert "\n    engine-down  the tunnel stands" in said("tunnel", "status", "--help")
+    assert "\n    engine-down  the tunnel is up" in said("tunnel", "status", "--help")
 
 
 def test_nothing_is_installed(site: tuple[str | Path, ...]) -> None:
     """Said beside the result, which is empty."""
     done = servicekit(*site, "status")
     assert (done.code, done.out) == (0, "")
-    assert "no tunnel is installed; `servicekit --user tunnel install NAME --to" in done.err
+    assert "no tunnel is installed; see `servicekit --user tunnel install NAME --to" in done.err
     assert json.loads(said(*site, "status", "--json")) == []
     assert 'tunnel "home" is not installed' in refused(*site, "status", "home")
     for verb in (*ORDERS, "uninstall"):
@@ -63,7 +63,7 @@ def test_the_server_must_be_named_once(site: tuple[str | Path, ...]) -> None:
 def test_a_name_that_is_none_reaches_no_path(site: tuple[str | Path, ...], name: str) -> None:
     """Neither for an install nor for the service."""
     for words in (("install", "--to", "ada@box", "--", name), ("run", "--", name)):
-        assert "a name has a-z, 0-9 and" in refused(*site, *words, code=78)
+        assert "a name has up to 48 of a-z, 0-9 and" in refused(*site, *words, code=78)
 
 
 def test_every_mistake_is_told_at_once(site: tuple[str | Path, ...]) -> None:
@@ -116,4 +116,4 @@ class TestKeys:
         file.unlink()
         locked = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "a passphrase", "-f", str(file)]
         subprocess.run(locked, check=True)
-        assert "a service needs one without a passphrase" in refused(*site, *words)
+        assert "a service needs a key without a passphrase" in refused(*site, *words)

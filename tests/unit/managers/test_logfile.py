@@ -8,7 +8,7 @@ import pytest
 
 from servicekit.errors import UserError
 from servicekit.managers import LogQuery
-from servicekit.managers.logfile import moment, of_run, picked
+from servicekit.managers.logfile import matching, moment, of_run
 
 HERE = timezone(timedelta(hours=2))
 NOW = datetime(2026, 1, 31, 14, 30, tzinfo=HERE)
@@ -60,7 +60,7 @@ def test_lines_are_picked_by_time_level_run_and_cause(
     query: LogQuery, first: int, last: int
 ) -> None:
     """Whatever is asked for together holds for each line that is shown."""
-    assert list(picked(LOG, query, NOW)) == list(LOG[first:last])
+    assert list(matching(LOG, query, NOW)) == list(LOG[first:last])
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_a_time_may_name_its_zone() -> None:
 @pytest.mark.parametrize("text", ["sometime", "-1 parsec", "1h", "25:00", "2026-13-01", "-", ""])
 def test_what_is_no_time_is_refused(text: str) -> None:
     """One line says what would be one."""
-    with pytest.raises(UserError, match='is no time; write "-1h"'):
+    with pytest.raises(UserError, match='is not a valid time; use "-1h"'):
         moment(text, NOW)
 
 
 @pytest.mark.parametrize("text", ["loud", "8", "-1"])
 def test_what_is_no_level_is_refused(text: str) -> None:
     """One line names them all."""
-    with pytest.raises(UserError, match="is no level; one of emerg, alert, crit"):
-        list(picked(LOG, LogQuery(priority=text), NOW))
+    with pytest.raises(UserError, match="is not a valid level; use emerg, alert, crit"):
+        list(matching(LOG, LogQuery(priority=text), NOW))

@@ -88,8 +88,8 @@ def test_a_users_own_systemd_is_asked_for(systemctl: FakeSystemctl) -> None:
 
 
 START = '"systemctl start --no-block servicekit-x.service"'
-AS_ROOT = "run it as root, or with --user for services of your own"
-LOG_IN = "log in as that user (`machinectl shell USER@`), so that its own systemd runs"
+AS_ROOT = "run as root, or with --user for your own services"
+LOG_IN = "log in as that user (`machinectl shell USER@`), so that its user manager runs"
 
 SHOWN = """\
 Id=servicekit-x.service
@@ -214,9 +214,7 @@ def test_a_systemctl_that_hangs_is_not_waited_for(
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(
-        UserError, match=r'"systemctl stop x\.service" did not come back within 0.2 s'
-    ):
+    with pytest.raises(UserError, match=r'"systemctl stop x\.service" did not finish within 0.2 s'):
         Systemd(system_places()).stop("x", limit=0.2)
 
 
@@ -290,8 +288,8 @@ def test_a_program_that_supervisord_does_not_read_is_explained(
     with pytest.raises(UserError) as caught:
         connect(supervisord).start("servicekit-x")
     assert str(caught.value) == (
-        f'supervisord ({supervisord.path}) does not read "/srv/x/supervisor.d"; '
-        "have it [include] files = /srv/x/supervisor.d/*.conf"
+        f'supervisord ({supervisord.path}) does not include "/srv/x/supervisor.d"; '
+        "add [include] files = /srv/x/supervisor.d/*.conf to its configuration"
     )
 
 
@@ -307,7 +305,7 @@ def test_a_reload_makes_sure_that_the_new_program_was_read(supervisord: FakeSupe
     """A file that supervisord does not include is noticed when it is installed."""
     supervisord.added = ["servicekit-x"]
     connect(supervisord).reload("servicekit-x")
-    with pytest.raises(UserError, match="does not read"):
+    with pytest.raises(UserError, match="does not include"):
         connect(supervisord).reload("servicekit-y")
 
 
@@ -408,8 +406,8 @@ def as_somebody_else() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("mode", "hint"),
     [
-        (0o700, 'its socket is for "{owner}" alone: run it as {him}, or have it say chmod=0770'),
-        (0o070, 'its socket is for the group "{group}": run it as {him}, or add "{me}" to that'),
+        (0o700, 'only "{owner}" may use its socket: run as {him}, or set chmod=0770'),
+        (0o070, 'its socket belongs to group "{group}": run as {him}, or add "{me}" to the group'),
     ],
 )
 def test_a_socket_of_somebody_else_says_whose_it_is(mode: int, hint: str) -> None:
