@@ -64,6 +64,7 @@ class FakeSupervisord:
             def _dispatch(self, method: str, params: Any) -> Any:
                 return fake.answer(method.removeprefix("supervisor."), *params)
 
+        self.pid = os.getpid()  # of what a program with a process says that it runs as
         self.server = Server()
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
@@ -79,7 +80,7 @@ class FakeSupervisord:
         self.programs[name] = {
             "name": name,
             "statename": state,
-            "pid": os.getpid() if state in _WITH_PROCESS else 0,
+            "pid": self.pid if state in _WITH_PROCESS else 0,
             "description": "",
             "exitstatus": 0,
             **more,

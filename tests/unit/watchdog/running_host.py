@@ -62,10 +62,11 @@ class Host:
         assert done.code == 0, done.err
         # Files have the time of the last tick of the kernel, and the process has its own.
         self.age(home / "wrappers/here", self.engine)
-        self.supervisord.program("servicekit-here", "RUNNING")
         self.watchdog = subprocess.Popen(
             [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
         )
+        self.supervisord.pid = self.watchdog.pid
+        self.supervisord.program("servicekit-here", "RUNNING")
 
     def close(self) -> None:
         """End what runs."""
