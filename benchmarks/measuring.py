@@ -14,8 +14,8 @@ from machines.paced import Pace, paced
 
 from benchmarks.table import Row
 from servicekit.lab.bench import suites
+from servicekit.lab.bench.figures import DECODE, DONE, TTFT, Figure, Statistics
 from servicekit.lab.bench.runner import SuiteRunner
-from servicekit.lab.bench.values import DECODE, DONE, TTFT, Figure, Statistics
 from servicekit.lab.verify.client import Client
 from servicekit.profiles.vocabulary import EngineName
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from benchmarks.machinery import Machinery
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.bench.values import Case, Sample
+    from servicekit.lab.bench.result import Case, Sample
 
 RATES: Final = (100, 300, 1000)
 """Events/s of one answer; an RTX 5090 gives some 50 to 300 tokens/s of a model of 27 billions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from servicekit.lab.bench.values import (
+from servicekit.lab.bench.result import (
     FORMAT,
     BenchResult,
     Case,

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
     from servicekit.lab.bench.cases import Planned
+    from servicekit.lab.bench.result import BenchResult, Case, Sample
     from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits
-    from servicekit.lab.bench.values import BenchResult, Case, Sample
+    from servicekit.lab.verify.record import VerificationStatus
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
     from servicekit.watchdog.status import Status
@@ -90,8 +91,8 @@ def bench(
         return
     if profile is None:
         raise typer.BadParameter("name a profile to measure, or ask for --list")
+    from servicekit.lab.bench.figures import summary
     from servicekit.lab.bench.report import HEADS, remarks, rows
-    from servicekit.lab.bench.values import summary
 
     run = _Run(mine, profile, suite)
     run.refuse(anyway=anyway)
@@ -128,7 +129,7 @@ class _Run:
         self._recipe: Profile = mine.profile(profile)
         self._plan: Plan = plan_of(mine, self._recipe)
         self._setting = self._setting_of(effective=None)
-        self._standing = ""
+        self._verification: VerificationStatus | None = None
         self.interrupted = False
 
     def _setting_of(self, effective: int | None) -> ServiceLimits:
@@ -151,22 +152,17 @@ class _Run:
 
     def refuse(self, *, anyway: bool) -> None:
         """Refuse what is not verified, or not as the suite wants it, before anything is started."""
-        from servicekit.cli.verify import standing_of
+        from servicekit.cli.verify import verification_status_of
         from servicekit.errors import UserError
 
         name = self._recipe.name
         self._refuse_unmatched(anyway=anyway)
-        self._standing = standing_of(self._mine, name)
-        if not self._verified and not anyway:
+        status = self._verification = verification_status_of(self._mine, name)
+        if not status.verified and not anyway:
             raise UserError(
-                f'"{name}" is not to be measured: {self._standing}',
-                hint=f"`servicekit verify {name}` asks what it must pass; --anyway measures it and "
-                "marks it unverified",
+                f'cannot measure "{name}": {status.text}',
+                hint=f"run `servicekit verify {name}`, or measure it unverified with --anyway",
             )
-
-    @property
-    def _verified(self) -> bool:
-        return self._standing.startswith("verified")
 
     def refuse_running(self, found: Installed, now: Status, *, anyway: bool) -> None:
         """Refuse what runs otherwise than the profile says, or holds less than the suite wants."""
@@ -201,8 +197,8 @@ class _Run:
         import asyncio
 
         from servicekit.errors import UserError
+        from servicekit.lab.bench.result import ContextFigures
         from servicekit.lab.bench.suites import planned
-        from servicekit.lab.bench.values import ContextFigures
         from servicekit.lab.verify.binding import fingerprint
 
         cases, skipped = planned(self._loaded.data, self._setting)
@@ -245,10 +241,11 @@ class _Run:
         complete: bool,
     ) -> BenchResult:
         """Put what was measured beside what it was measured of."""
+        from servicekit.lab.bench.result import FORMAT, BenchResult
         from servicekit.lab.bench.suites import unmatched
-        from servicekit.lab.bench.values import FORMAT, BenchResult
+        from servicekit.lab.verify.record import UNKNOWN
 
-        recipe = self._recipe
+        recipe, status = self._recipe, self._verification or UNKNOWN
         return BenchResult(
             format=FORMAT,
             suite=self._loaded.suite,
@@ -257,8 +254,8 @@ class _Run:
             model=recipe.model,
             drafter=recipe.drafter,
             fingerprint=self._bound,
-            verified=self._verified,
-            standing=self._standing,
+            verified=status.verified,
+            standing=status.text,
             unmatched=unmatched(self._loaded.data, self._setting),
             skipped=skipped,
             started=began.isoformat(timespec="milliseconds"),
@@ -288,7 +285,7 @@ class _Run:
         from servicekit.engines import engine
         from servicekit.errors import UserError
         from servicekit.lab.bench.runner import SuiteRunner
-        from servicekit.lab.verify.values import ChatRequest
+        from servicekit.lab.verify.chat import ChatRequest
 
         adapter = engine(self._recipe.engine)
         async with client_of(self._mine, self._recipe, now) as client:
@@ -360,11 +357,11 @@ class _Keeper:
 
     def ended(self, case: Case) -> None:
         """See `runner.Listener`."""
-        from servicekit.lab.bench.figures import spoken
-        from servicekit.lab.bench.values import FIGURES
+        from servicekit.lab.bench.figures import FIGURES
+        from servicekit.lab.bench.formatting import with_unit
 
         said = [
-            f"{figure.label} {spoken(found.median, figure.unit)}"
+            f"{figure.label} {with_unit(found.median, figure.unit)}"
             for figure in FIGURES
             if (found := case.statistics(figure)) is not None
         ]
@@ -398,8 +395,8 @@ def _weight(planned: Planned) -> float:
 
 def _list(mine: Session, profile: str | None, *, json: bool) -> None:
     """List what is kept, the oldest first."""
+    from servicekit.lab.bench.result import BenchResult, ResultError
     from servicekit.lab.bench.store import texts
-    from servicekit.lab.bench.values import BenchResult, ResultError
 
     found: list[BenchResult] = []
     for name, text in texts(Path(mine.places.state)).items():

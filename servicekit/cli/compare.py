@@ -148,7 +148,7 @@ def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
 
 
 def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
-    from servicekit.lab.bench.figures import percent, spread, worst
+    from servicekit.lab.bench.formatting import percent, spread, worst
 
     for row in section.rows:
         figure = row.figure

@@ -64,12 +64,12 @@ def show(
     Everything that it extends is in it, and every default. Its first line, with --json the key
     `verified`, tells whether it is verified, and what changed since.
     """
-    from servicekit.cli.verify import standing_of
+    from servicekit.cli.verify import verification_status_of
 
     mine = session(ctx, user=user)
     found = mine.profile(profile)
     data = _plain(found)
-    verified = standing_of(mine, profile)
+    verified = verification_status_of(mine, profile).text
     if json:
         as_json(data | {"verified": verified})
         return

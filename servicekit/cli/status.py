@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def status(session: Session, profile: str | None, *, json: bool) -> None:
     """Show how the installed services are, or one in full."""
     if profile is not None:
-        from servicekit.cli.verify import standing_of
+        from servicekit.cli.verify import verification_status_of
 
         found = look(session, [session.manifest(profile)])[0]
-        verified = standing_of(session, profile)
+        verified = verification_status_of(session, profile).text
         if json:
             as_json(found.as_json() | {"verified": verified})
         else:

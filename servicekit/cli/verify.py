@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
-    from servicekit.lab.verify.record import Fingerprint, Verification
-    from servicekit.lab.verify.values import GateResult, ServedModel
+    from servicekit.lab.verify.gate import GateResult, ServedModel
+    from servicekit.lab.verify.record import Fingerprint, Verification, VerificationStatus
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
     from servicekit.watchdog.status import Status
@@ -200,8 +200,9 @@ def _subject(
     repeats: int,
 ) -> ServedModel:
     from servicekit.engines import engine
+    from servicekit.engines.commandline import given
+    from servicekit.lab.verify.gate import ServedModel
     from servicekit.lab.verify.record import read, twin_of
-    from servicekit.lab.verify.values import ServedModel
     from servicekit.profiles.rules import kv_below_fp8
 
     adapter = engine(recipe.engine)
@@ -219,8 +220,9 @@ def _subject(
         parallel=recipe.context.parallel,
         repeats=repeats,
         toggles_thinking=tells_thinking(recipe),
-        thinks="reasoning-parser" in recipe.options,
+        thinks=given(recipe, "reasoning-parser") is not None,
         tools=_flag(told, "chat_template_caps", "supports_tools"),
+        tool_parser=adapter.lacks_tool_parser(recipe),
         vision=_flag(told, "modalities", "vision"),
         below_fp8=below,
         twin=twin_of(others, _about(recipe)),
@@ -278,23 +280,23 @@ def _tell(result: Verification) -> None:
             typer.echo(f"  recall: {row['prompt_tokens']} prompt tokens{at}")
 
 
-def standing_of(mine: Session, profile: str) -> str:
-    """Say whether a profile is verified, or what changed since."""
+def verification_status_of(mine: Session, profile: str) -> VerificationStatus:
+    """Whether a profile is verified, and if not, why."""
     from servicekit.errors import UserError
-    from servicekit.lab.verify.record import last_of, read, standing
+    from servicekit.lab.verify.record import UNKNOWN, last_of, read, verification_status
 
     try:
         every = read(Path(mine.places.state, profile))
         if not every:  # `status` is to be quick: what nobody has asked for is not loaded
-            return standing(None, None, ())
+            return verification_status(None, None, ())
         from servicekit.lab.verify.gates import GATES
 
         gates = tuple(GATES)
         last = last_of(every, gates)
         now = None if last is None else _now(mine, profile)
     except (OSError, UserError):
-        return "cannot be told"
-    return standing(last, now, gates)
+        return UNKNOWN
+    return verification_status(last, now, gates)
 
 
 def _now(mine: Session, profile: str) -> Fingerprint:

@@ -1,4 +1,8 @@
-"""Engines: one small module each, found by `engine(name)`. Pure."""
+"""Engines: one adapter each, found by `engine(name)`. Pure.
+
+Facts about options, endpoints and metrics are those of SGLang 0.5.16 and 0.5.23, vLLM 0.32.0 and
+llama.cpp b11434.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from servicekit.engines.vllm import Vllm
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.engines.base import Engine
+    from servicekit.engines.adapter import Engine
     from servicekit.profiles.vocabulary import EngineName
 
 ENGINES: Final[Mapping[EngineName, Engine]] = {

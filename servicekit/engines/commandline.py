@@ -1,8 +1,9 @@
-"""From a profile's options to words of a command line: the rule that all engines share. Pure."""
+"""Turns a profile's options into command-line words, alike for all engines. Pure."""
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from servicekit.profiles.vocabulary import variable_of
@@ -16,31 +17,31 @@ if TYPE_CHECKING:
 
 
 def option(name: str, *values: Piece) -> Iterator[Word]:
-    """Give the words of one option: `--name`, then each of its values."""
+    """Yield the words of one option: `--name`, then each value."""
     yield (f"--{name}",)
     for value in values:
         yield (value,)
 
 
 def port(profile: Profile) -> Piece:
-    """Give the port, as a reference where the environment may override it."""
+    """Return the port, or a reference if the environment may override it."""
     if "port" in profile.tunables:
         return Reference(variable_of("port"))
     return str(profile.port)
 
 
 def compact_json(value: object) -> str:
-    """Write `value` as JSON without needless spaces, its text as it is."""
+    """Return `value` as compact JSON, with non-ASCII text unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def option_words(profile: Profile, *, argparse: bool = True) -> Iterator[Word]:
-    """Give the words of the profile's `options`, in their order.
+    """Yield the words of the profile's `options`, in order.
 
-    `true` is the bare option and `false` none at all; a number or text follows the option as a
-    word of its own, an array as one word each, a table as compact JSON; a tunable is a reference.
-    For a parser that is Python's `argparse`, text that begins with a dash is joined by `=`, else it
-    would be taken for an option; llama.cpp's knows no `=` and takes the next word as it is.
+    `true` is the bare option and `false` nothing. A number or text is a word after the option, an
+    array one word per item, a table compact JSON, a tunable a reference. For Python's `argparse`,
+    text that begins with a dash is joined by `=`, else it would be taken for an option; llama.cpp
+    does not support `=` and takes the next word as it is.
     """
     for name, value in profile.options.items():
         if value is False:
@@ -57,3 +58,15 @@ def option_words(profile: Profile, *, argparse: bool = True) -> Iterator[Word]:
             yield (f"--{name}={value}",)
         else:
             yield from option(name, str(value))
+
+
+def given(profile: Profile, *names: str) -> str | None:
+    """Return the value of an option among `options` or `arguments`; `None` if it is not given."""
+    for name, value in profile.options.items():
+        if name.replace("_", "-") in names and value is not False:
+            return str(value)
+    for word, following in pairwise((*profile.arguments, "")):
+        name, _, joined = word.lstrip("-").partition("=")
+        if word.startswith("-") and name.replace("_", "-") in names:
+            return joined or following
+    return None

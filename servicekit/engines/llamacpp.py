@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from typing_extensions import override
 
 from servicekit.engines import prometheus, shapes
+from servicekit.engines.adapter import Engine
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
-from servicekit.engines.compatible import Compatible
 from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID, EngineName
 
 if TYPE_CHECKING:
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.quoting import Word
 
+# Counted when a request ends.
 _PROMPT: Final = "llamacpp:prompt_tokens_total"
 _GENERATED: Final = "llamacpp:tokens_predicted_total"
-"""Counted when a request has come to its end."""
 _DECODE: Final = "llamacpp:tokens_predicted_seconds_total"
 _DRAFTED: Final = "llamacpp:spec_decode_num_draft_tokens_total"
 _ACCEPTED: Final = "llamacpp:spec_decode_num_accepted_tokens_total"
 _PROGRESS: Final = (
     _PROMPT,
     _GENERATED,
-    # The only one that moves within a request: once for each batch of a long prompt (--batch-size
-    # tokens: a minute on a slow CPU) and for each step of decoding, speculative or not.
+    # The only one that moves during a request: for each batch of a prompt (--batch-size tokens,
+    # a minute on a slow CPU) and for each decode step, speculative or not.
     "llamacpp:n_decode_total",
 )
 _SERIES: Final = (*_PROGRESS, _DECODE, _DRAFTED, _ACCEPTED)
 
 
-class LlamaCpp(Compatible):
+class LlamaCpp(Engine):
     """llama-server's command line, endpoints and metrics."""
 
     name: ClassVar = EngineName.LLAMACPP
     default_executable: ClassVar = "llama-server"
+    # Every option has such a variable, and an inherited one would change the recipe.
     scrub: ClassVar = ("LLAMA_ARG_",)
-    """Each option has such a variable, so one left in the environment would change the recipe."""
     pool_path: ClassVar = "/props"
     metrics_path: ClassVar = "/metrics"
 
@@ -62,7 +62,7 @@ class LlamaCpp(Compatible):
         yield from option("parallel", str(context.parallel))
         yield from option("metrics")
         if (on_hub or named) and profile.service.network == "loopback":
-            # HF_HUB_OFFLINE says nothing to it: it would wait for the network at every start.
+            # It ignores HF_HUB_OFFLINE and would wait for the network at every start.
             yield from option("offline")
         if profile.drafter is not None:
             is_file = HUB_ID.match(profile.drafter) is None
@@ -75,14 +75,14 @@ class LlamaCpp(Compatible):
 
     @override
     def declared(self, models: Any, profile: Profile) -> int | None:
-        """See `Engine.declared`: the length the model was trained for, which caps every slot."""
+        """Return the model's training context, which caps every slot."""
         entry = self.entry(models, profile)
         meta = None if entry is None else entry.get("meta")
         return shapes.figure(meta.get("n_ctx_train")) if isinstance(meta, dict) else None
 
     @override
     def pool(self, body: str, profile: Profile) -> int | None:
-        """See `Engine.pool`: the context of one slot."""
+        """Return the context of one slot."""
         settings = shapes.parse_object(body).get("default_generation_settings")
         return shapes.figure(settings.get("n_ctx")) if isinstance(settings, dict) else None
 

@@ -1,4 +1,4 @@
-"""Any server with OpenAI's API, and nothing assumed beyond that: no counters, no pool. Pure."""
+"""Any server with OpenAI's API: no counters and no pool are assumed. Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from typing_extensions import override
 
 from servicekit.engines import shapes
+from servicekit.engines.adapter import Engine
 from servicekit.engines.base import Completion, ShapeError
 from servicekit.engines.commandline import option_words
-from servicekit.engines.compatible import Compatible
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from servicekit.quoting import Word
 
 
-class OpenAi(Compatible):
-    """A server that the profile's `arguments` start and that answers as OpenAI's would."""
+class OpenAi(Engine):
+    """A server started by the profile's `arguments`."""
 
     name: ClassVar = EngineName.OPENAI
     takes_template_arguments: ClassVar = False
@@ -33,24 +33,24 @@ class OpenAi(Compatible):
 
     @override
     def completion(self, body: Any) -> Completion:
-        """See `Engine.completion`. Text from a server that does not count is at least one token."""
-        read = super().completion(body)
-        if read.text and body.get("usage") is None:
-            return replace(read, completion_tokens=1)
-        return read
+        """Count text from a server that reports no usage as one token."""
+        completion = super().completion(body)
+        if completion.text and body.get("usage") is None:
+            return replace(completion, completion_tokens=1)
+        return completion
 
     @override
     def answers_as(self, reply_model: str | None, profile: Profile) -> bool:
-        """See `Engine.answers_as`. Transformers' server puts the revision behind it, as `@main`."""
+        """Accept the revision that Transformers' server appends, as `@main`."""
         return reply_model is not None and (
             reply_model == profile.served_name or reply_model.startswith(f"{profile.served_name}@")
         )
 
     @override
     def pool(self, body: str, profile: Profile) -> None:
-        """See `Engine.pool`: there is none."""
+        """Return nothing: the pool is unknown."""
 
     @override
     def counters(self, body: str) -> NoReturn:
-        """See `Engine.counters`: there are none."""
+        """Raise: there are no counters."""
         raise ShapeError(f"OpenAI's API has no metrics: {shapes.quote(body)}")

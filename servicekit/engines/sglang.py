@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from typing_extensions import override
 
 from servicekit.engines import prometheus, shapes
+from servicekit.engines.adapter import Engine
 from servicekit.engines.base import Counters
-from servicekit.engines.commandline import option, option_words, port
-from servicekit.engines.compatible import Compatible
+from servicekit.engines.commandline import given, option, option_words, port
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
@@ -20,39 +20,34 @@ if TYPE_CHECKING:
     from servicekit.quoting import Word
 
 _POOL: Final = "sglang:max_total_num_tokens"
+# Counted by the scheduler after every prefill chunk and decode step. Its gauges do not show
+# progress: they are renewed at every 40th decode step, and again while it is idle.
 _REALTIME: Final = "sglang:realtime_tokens_total"
-"""Counted by the scheduler after every prefill chunk and every decode step, and by nothing else.
-
-Its gauges are no progress: they are renewed at every 40th decode step, and again while it is idle.
-"""
+# These two and the requests are counted only when a request finishes.
 _PROMPT: Final = "sglang:prompt_tokens_total"
 _GENERATED: Final = "sglang:generation_tokens_total"
-"""These two and the requests are counted only when a request finishes."""
 _FINISHED: Final = "sglang:num_requests_total"
 _ABORTED: Final = "sglang:num_aborted_requests_total"
 _VERIFIED: Final = "sglang:spec_verify_calls_total"
+# Tokens and seconds after a request's first token. `sglang:gen_throughput` is not used: it divides
+# by the time since the last report, idle time included, so a fast idle server looks slow.
 _INTERVALS: Final = "sglang:inter_token_latency_seconds_count"
 _DECODE: Final = "sglang:inter_token_latency_seconds_sum"
-"""Seconds and tokens between the outputs of a request, so without its first token.
-
-`sglang:gen_throughput` is no rate to judge by: it divides by the time since the last report, idle
-time included, so that a probe now and then makes a fast server look slow.
-"""
 _PROGRESS: Final = (_REALTIME, _PROMPT, _GENERATED)
 _SERIES: Final = (*_PROGRESS, _POOL, _FINISHED, _ABORTED, _VERIFIED, _INTERVALS, _DECODE)
 
 
-class SgLang(Compatible):
+class SgLang(Engine):
     """SGLang's command line, endpoints and metrics."""
 
     name: ClassVar = EngineName.SGLANG
     default_executable: ClassVar = "sglang"
     pool_path: ClassVar = "/metrics"
-    """`/server_info` tells it as well, but beside every argument of the server, its API key too."""
+    # `/server_info` reports it as well, beside the API key.
     metrics_path: ClassVar = "/metrics"
-
+    tool_parser: ClassVar = "tool-call-parser"
+    # `max_req_input_len` is one less than the context, and five less again (`tp_worker.py`).
     reserved_input: ClassVar = 6
-    """Its `max_req_input_len`: one less than the context, and five less again (`tp_worker.py`)."""
 
     @override
     def command(self, profile: Profile) -> Iterator[Word]:
@@ -64,25 +59,24 @@ class SgLang(Compatible):
         yield from option("served-model-name", profile.served_name)
         yield from option("host", profile.host)
         yield from option("port", port(profile))
-        yield from option("enable-metrics")  # without it /metrics has none of its series
+        yield from option("enable-metrics")  # without it /metrics is empty
+        # Without it SGLang declares the model's own window, and a plan for less would not hold.
+        if given(profile, "context-length") is None:
+            yield from option("context-length", str(profile.context.requested))
         if profile.drafter is not None:
             yield from option("speculative-draft-model-path", profile.drafter)
         yield from option_words(profile)
 
     @override
     def pool(self, body: str, profile: Profile) -> int | None:
-        """See `Engine.pool`. The gauge is set once the pool stands; that of the smallest rank."""
+        """Read the gauge, which is set once the pool exists: that of the smallest rank."""
         values = (sample.value for sample in prometheus.read_samples(body, (_POOL,)))
         pools = [int(value) for value in values if math.isfinite(value)]
         return shapes.figure(min(pools)) if pools else None
 
     @override
     def counters(self, body: str) -> Counters:
-        """See `Engine.counters`.
-
-        A verification proposes at least one token; what a request has beyond its first token and
-        one for each verification was accepted from the drafter.
-        """
+        """Derive accepted tokens: those beyond a request's first and one per verification."""
         sums = prometheus.totals(prometheus.read_samples(body, _SERIES), of="SGLang")
         prompt, generated = sums.get(_PROMPT, 0.0), sums.get(_GENERATED, 0.0)
         finished, verified = sums.get(_FINISHED), sums.get(_VERIFIED)

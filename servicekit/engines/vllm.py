@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from typing_extensions import override
 
 from servicekit.engines import prometheus, shapes
+from servicekit.engines.adapter import Engine
 from servicekit.engines.base import Counters
 from servicekit.engines.commandline import option, option_words, port
-from servicekit.engines.compatible import Compatible
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
@@ -31,22 +31,23 @@ _DECODE: Final = "vllm:inter_token_latency_seconds_sum"
 _PROGRESS: Final = (
     _PROMPT,
     _GENERATED,
-    # A prompt is counted when it is through. Until then only its KV blocks tell, which are reported
-    # after every step of the engine and never while it stands or has nothing to do.
+    # A prompt is counted when it is complete. Until then only its KV blocks show progress; they are
+    # reported after every step, and never while the engine hangs or is idle.
     "vllm:kv_cache_usage_perc",
 )
 _SERIES: Final = (*_PROGRESS, _FINISHED, _DRAFTED, _ACCEPTED, _FIRST, _DECODE)
+# Values of `finished_reason` without an answer; a probe that times out causes an abort.
 _BROKEN_OFF: Final = frozenset({"abort", "error"})
-"""Values of `finished_reason` that are no answer; a probe that gives up makes the first of them."""
 
 
-class Vllm(Compatible):
+class Vllm(Engine):
     """vLLM's command line, endpoints and metrics."""
 
     name: ClassVar = EngineName.VLLM
     default_executable: ClassVar = "vllm"
     pool_path: ClassVar = "/metrics"
     metrics_path: ClassVar = "/metrics"
+    tool_parser: ClassVar = "tool-call-parser"
 
     @override
     def command(self, profile: Profile) -> Iterator[Word]:
@@ -63,23 +64,23 @@ class Vllm(Compatible):
 
     @override
     def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:
-        told = super().environment(profile)
+        common = super().environment(profile)
         if profile.service.network != "loopback":
-            return told
-        # It meets its own processes at this address, and a usage report would wait and fail.
-        return (*told, ("VLLM_HOST_IP", "127.0.0.1"), ("VLLM_NO_USAGE_STATS", "1"))
+            return common
+        # Its processes meet at this address, and a usage report would wait and fail.
+        return (*common, ("VLLM_HOST_IP", "127.0.0.1"), ("VLLM_NO_USAGE_STATS", "1"))
 
     @override
     def served(self, models: Any, profile: Profile) -> bool:
-        """See `Engine.served`. `root` is the model as the command line named it."""
+        """Compare `root`, too: the model as the command line names it."""
         entry = self.entry(models, profile)
         return entry is not None and entry.get("root") in (None, profile.model)
 
     @override
     def pool(self, body: str, profile: Profile) -> int | None:
-        """See `Engine.pool`. That of the smallest where there are several.
+        """Read the smallest pool.
 
-        For a hybrid model it is the concurrency times `max_model_len`, and so changes with that.
+        For a hybrid model it is the concurrency times `max_model_len`, and so depends on that.
         """
         samples = prometheus.read_samples(body, (_POOL,))
         pools = (_pool(sample.labels) for sample in samples)
@@ -105,11 +106,11 @@ class Vllm(Compatible):
 
 
 def _with_drafter(profile: Profile) -> Profile:
-    """Put the drafter where vLLM takes it: into the table behind `--speculative-config`."""
-    given = profile.options.get(SPECULATION, {})
-    if profile.drafter is None or not isinstance(given, dict):
+    """Put the drafter into the table of `--speculative-config`, where vLLM expects it."""
+    config = profile.options.get(SPECULATION, {})
+    if profile.drafter is None or not isinstance(config, dict):
         return profile
-    options = {**profile.options, SPECULATION: {**given, "model": profile.drafter}}
+    options = {**profile.options, SPECULATION: {**config, "model": profile.drafter}}
     return profile.model_copy(update={"options": options})
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servicekit.lab.bench import prompts
-from servicekit.lab.bench.values import statistics
+from servicekit.lab.bench.figures import statistics
+from servicekit.lab.ruler import LONG, SHORT, Length, Ruler
 
 
 @given(
@@ -23,11 +23,11 @@ def test_a_length_that_was_off_is_mended_exactly(
     The tokens of a sentence are whole, as a tokenizer's are; a word is one token.
     """
 
-    def tokens(length: prompts.Length) -> int:
+    def tokens(length: Length) -> int:
         return frame + length.sentences * sentence + length.words
 
-    short, long = (tokens(prompts.Length(each)) for each in (prompts.SHORT, prompts.LONG))
-    ruler = prompts.Ruler.of(short, long)
+    short, long = (tokens(Length(each)) for each in (SHORT, LONG))
+    ruler = Ruler.of(short, long)
     assert ruler is not None
     length = ruler.length(wanted)
     assert tokens(length) == wanted

@@ -8,14 +8,15 @@ import bench_results
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servicekit.lab.bench.values import FIGURES, BenchResult, Conditions, ContextFigures, Prefix
+from servicekit.lab.bench.figures import FIGURES
+from servicekit.lab.bench.result import BenchResult, Conditions, ContextFigures, Prefix
 from servicekit.lab.compare.comparison import compared
 from servicekit.lab.compare.judgement import Difference, judge
 from servicekit.lab.compare.matching import mismatches
 from servicekit.lab.compare.traps import traps
 
 if TYPE_CHECKING:
-    from servicekit.lab.bench.values import Case
+    from servicekit.lab.bench.result import Case
 
 MIRRORED = {
     Difference.BETTER: Difference.WORSE,

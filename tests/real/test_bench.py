@@ -11,7 +11,8 @@ import pytest
 from machines.hosted import LIMIT, Host
 
 from servicekit import data
-from servicekit.lab.bench.values import DECODE, FIGURES, TTFT, BenchResult
+from servicekit.lab.bench.figures import DECODE, FIGURES, TTFT
+from servicekit.lab.bench.result import BenchResult
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
@@ -41,7 +42,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     host = Host(supervisord, free_port, context=288)
     host.run("install", "here")
     refusal = host.done("bench", "here", code=1).stderr
-    assert '"here" is not to be measured: not verified' in refusal
+    assert 'cannot measure "here": not verified' in refusal
     host.run("start", "here")
 
     small = host.told("bench", "here", "--anyway")
@@ -72,7 +73,7 @@ def test_a_model_is_measured(supervisord: Supervisor, free_port: int) -> None:
     assert [each is not None for each in first] == [True] * 3
     cached = [sum(each.cached_tokens or 0 for each in case.samples) for case in (cold, warm)]
     assert cached[1] > 4 * cached[0]
-    assert "a known prefix takes the first token from " in said
+    assert "a cached prefix cuts the first token from " in said
     assert "a timestamp at its beginning loses " in said
     assert "unverified: not verified" in said
     listed = host.run("bench", "--list")
@@ -100,7 +101,7 @@ def test_an_interrupt_keeps_what_was_measured(supervisord: Supervisor, free_port
     measuring.send_signal(signal.SIGINT)
     out, err = measuring.communicate(timeout=LIMIT)
     assert measuring.returncode == 130, err
-    assert "interrupted: it holds what was measured until then" in out
+    assert "interrupted: the figures are of what was measured until then" in out
     (result,) = kept(host)
     assert not result.complete
     assert 0 < len(result.cases[0].sound) < 10000

@@ -41,7 +41,7 @@ def test_runs_of_a_real_model_are_compared(
     done = host.done("compare", "here~1", "here", "--html", str(report))
     assert done.stderr == f"servicekit: the report is {report}\n"
     said = " ".join(done.stdout.split())
-    conditions = "a question alone, exactly 24 tokens of answer, 1 at once, context 512, KV f16"
+    conditions = "a question alone, exactly 24 answer tokens, concurrency 1, context 512, KV f16"
     assert f"sea: {conditions}, cold prefix, " in said
     assert done.stdout.count("   unverified: not verified\n") == 2
     assert "trap: " not in done.stdout

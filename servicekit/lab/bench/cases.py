@@ -1,4 +1,4 @@
-"""What a suite says of each of its cases."""
+"""The format of a suite's file."""
 
 from __future__ import annotations
 
@@ -8,24 +8,15 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from servicekit.lab.bench.values import Conditions, Prefix
-from servicekit.lab.verify.values import MOST_TOKENS
+from servicekit.lab.bench.result import Conditions, Prefix
+from servicekit.lab.verify.chat import MOST_TOKENS
 from servicekit.profiles.vocabulary import NAME, matching
 
 T = TypeVar("T")
 
-
-SHARE: Final = 0.75
-"""Part of what one request can use that a prompt takes which may be shorter than the suite says."""
-
-
-LARGEST: Final = 1 << 20
-"""Bytes of a suite's file that are read at most: a device would never end."""
-
-
-SMALLEST: Final = 128
-"""Tokens of prompt below which its length cannot be set."""
-
+SHARE: Final = 0.75  # part of the room that a prompt takes which may be shorter than asked for
+LARGEST: Final = 64 << 10  # bytes of a suite's file; a device would never end
+SMALLEST: Final = 128  # prompt tokens below which a length cannot be set
 
 Name = Annotated[str, AfterValidator(matching(NAME, 'a name of a-z, 0-9 and "-"'))]
 
@@ -34,7 +25,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from None
+        raise ValueError(f"is not a regular expression: {error}") from None
     return text
 
 
@@ -54,16 +45,16 @@ class CaseData(_Data):
     name: Name
     question: str
     expect: Annotated[str, AfterValidator(_pattern)] | None = None
-    """Regular expression that the right answer holds, whatever its letters' case."""
+    """Regular expression that the right answer contains, ignoring case."""
     prompt_tokens: Annotated[int, Field(ge=SMALLEST)] | None = None
-    """Tokens of the whole prompt, made up by a text before the question; without, only that."""
+    """Tokens of the whole prompt, filled up by a text before the question; `None`: no text."""
     or_less: bool = False
-    """Whether a profile with less room takes a shorter prompt, rather than none."""
+    """Whether a profile with less room gets a shorter prompt instead of skipping the case."""
     hidden: str = ""
-    """Sentence that is put into the middle of the text."""
+    """Sentence inserted in the middle of the text."""
     max_tokens: Annotated[int, Field(ge=1)]
     exact_output: bool = False
-    """Whether the model must go on until `max_tokens`."""
+    """Whether the model is made to go on until `max_tokens`."""
     thinking: bool = False
     prefix: Prefix = Prefix.COLD
     requests: Annotated[int, Field(ge=1, le=10_000)]
@@ -73,15 +64,15 @@ class CaseData(_Data):
 
 
 class SuiteData(_Data):
-    """A whole suite, as its file says it."""
+    """A suite."""
 
     name: Name
     version: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     summary: str
     context: Annotated[int, Field(ge=1)] | None = None
-    """Tokens of context that profiles must ask for, where the suite compares such alone."""
+    """Tokens of context that a profile must request; `None`: any."""
     kv_precision: str | None = None
-    """Type of the KV cache that they must have."""
+    """Type of the KV cache that it must have; `None`: any."""
     temperature: Annotated[float, Field(ge=0)] = 0.0
     seed: int = 1
     cases: Annotated[tuple[CaseData, ...], AfterValidator(_some)]
@@ -89,7 +80,7 @@ class SuiteData(_Data):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A case as it is going to be asked."""
+    """A case under the conditions of one service."""
 
     name: str
     data: CaseData

@@ -1,7 +1,7 @@
-"""The engine's own counters: which series are which figure, and how far they moved. Pure.
+"""The engine's own counters: which series make up a figure, and how far it moved. Pure.
 
-Names are those of SGLang 0.5.23, vLLM 0.32.0 and llama.cpp b11434; a series that is not there is a
-figure that is not told. Histograms are read by their sum and count.
+Names are those of SGLang 0.5.23, vLLM 0.32.0 and llama.cpp b11434. A missing series is a figure
+that is not reported. Histograms are read by their sum and count.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from servicekit.engines.prometheus import read_samples, totals
-from servicekit.lab.bench.values import MOST, EngineSide
+from servicekit.lab.bench.result import MOST, EngineSide
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Which series make up a figure of `EngineSide`; their values are added up.
 SERIES: Final[Mapping[EngineName, Mapping[str, tuple[str, ...]]]] = {
     EngineName.SGLANG: {
         "prompt_tokens": ("sglang:prompt_tokens_total",),
@@ -39,7 +40,7 @@ SERIES: Final[Mapping[EngineName, Mapping[str, tuple[str, ...]]]] = {
         "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
     },
     EngineName.LLAMACPP: {
-        # It counts what it read and what it had cached apart.
+        # It counts the tokens that it read apart from those that it had cached.
         "prompt_tokens": ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"),
         "cached_tokens": ("llamacpp:prompt_tokens_cached_total",),
         "generated_tokens": ("llamacpp:tokens_predicted_total",),
@@ -52,11 +53,10 @@ SERIES: Final[Mapping[EngineName, Mapping[str, tuple[str, ...]]]] = {
     },
     EngineName.OPENAI: {},
 }
-"""Which series make up a figure of `EngineSide`; their values are added up."""
 
 
 def read(engine: EngineName, page: str) -> Mapping[str, float]:
-    """Read the figures of `engine` from its metrics; raise `ShapeError` where none is there."""
+    """Read the figures of `engine` from its metrics; raise `ShapeError` if there are none."""
     series = SERIES[engine]
     wanted = {name for names in series.values() for name in names}
     sums = totals(read_samples(page, wanted), of=engine.value)
@@ -70,10 +70,10 @@ def read(engine: EngineName, page: str) -> Mapping[str, float]:
 def moved(
     engine: EngineName, before: Mapping[str, float], after: Mapping[str, float]
 ) -> EngineSide:
-    """Tell how far the figures moved.
+    """Return how far the figures moved.
 
-    A counter may come to be with its first count: what was not there before stood at 0. One that
-    has gone back belongs to another run of the engine, and tells nothing.
+    A counter may appear with its first count: before, it was 0. One that went back belongs to
+    another run of the engine, and is left out.
     """
     grown: dict[str, float | None] = {
         figure: after[figure] - before.get(figure, 0.0)
@@ -85,8 +85,8 @@ def moved(
     if engine is EngineName.VLLM and generated is not None and first is not None:
         grown["decoded_tokens"] = max(0.0, generated - first)
     if engine is EngineName.SGLANG and None not in (generated, first, drafts):
-        # What a request has beyond its first token and one for each verification was accepted.
+        # Tokens beyond a request's first and one per verification were accepted drafts.
         grown["accepted_tokens"] = max(0.0, (generated or 0) - (first or 0) - (drafts or 0))
-    # What a page says is not believed to be a number of anything.
+    # The page comes from the engine: absurd numbers are left out.
     sane = {name: value for name, value in grown.items() if value is not None and value <= MOST}
     return EngineSide(**{name: sane.get(name) for name in EngineSide.model_fields})

@@ -1,23 +1,71 @@
-"""Figures of a whole case, which have no spread, and how any figure is said. Pure."""
+"""The figures of a benchmark and their statistics. Pure."""
 
 from __future__ import annotations
 
-from math import floor, log10
-from typing import TYPE_CHECKING, Final, NamedTuple
+from math import ceil
+from statistics import median, stdev
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.lab.bench.values import Case, Figure, Statistics
+    from servicekit.lab.bench.result import Case, Sample
 
-MOST_PLACES: Final = 9
-"""Places behind the point, at most: what is smaller would only make a table unreadable."""
-DIGITS: Final = 3
-"""Digits that count and are said, of a whole number all; of percent, a tenth where there is one."""
+
+class Statistics(NamedTuple):
+    """A figure over the samples of a case."""
+
+    samples: int
+    median: float
+    p99: float
+    """The smallest value that 99 % of the samples do not exceed; with fewer than 100, the largest.
+    """
+    least: float
+    most: float
+    deviation: float
+    """Standard deviation of the samples; 0 for one sample."""
+
+
+def statistics(values: tuple[float, ...]) -> Statistics | None:
+    """Summarise `values`; `None` for none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return Statistics(
+        samples=len(ordered),
+        median=median(ordered),
+        p99=ordered[ceil(0.99 * len(ordered)) - 1],
+        least=ordered[0],
+        most=ordered[-1],
+        deviation=stdev(ordered) if len(ordered) > 1 else 0.0,
+    )
+
+
+class Figure(NamedTuple):
+    """A figure of one request."""
+
+    name: str
+    label: str
+    unit: str
+    of: Callable[[Sample], float | None]
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether it is a rate, not a time."""
+        return self.unit != "s"
+
+
+TTFT: Final = Figure("ttft", "first token", "s", lambda sample: sample.ttft)
+VISIBLE: Final = Figure("visible", "first visible", "s", lambda sample: sample.first_visible)
+PREFILL: Final = Figure("prefill", "prefill", "tokens/s", lambda sample: sample.prefill)
+DECODE: Final = Figure("decode", "decode", "tokens/s", lambda sample: sample.decode)
+DONE: Final = Figure("done", "answer finished", "s", lambda sample: sample.done)
+
+FIGURES: Final = (TTFT, VISIBLE, PREFILL, DECODE, DONE)  # in the order of a request
 
 
 class CaseFigure(NamedTuple):
-    """A figure that a case has once: it is shown, and no verdict follows from it."""
+    """A figure that a case has once. It has no spread, so no verdict follows from it."""
 
     name: str
     label: str
@@ -25,7 +73,8 @@ class CaseFigure(NamedTuple):
     of: Callable[[Case], float | None]
 
 
-WHOLES: Final = (
+# In the order of a comparison.
+CASE_FIGURES: Final = (
     CaseFigure("throughput", "throughput", "tokens/s", lambda case: case.throughput),
     CaseFigure(
         "acceptance",
@@ -41,50 +90,31 @@ WHOLES: Final = (
     ),
     CaseFigure("correctness", "correctness", "%", lambda case: case.correctness),
 )
-"""Every one, in the order in which a comparison shows them."""
 
 
-def number(value: float, unit: str) -> str:
-    """Say a value without its unit; of "%", `value` is a part of one."""
-    return _written(value, unit, _places(value, unit))
-
-
-def spread(value: float | None, found: Statistics | None, unit: str) -> str:
-    """Say a median and how far its samples deviate, to the same place; `-` for none."""
-    if value is None:
-        return "-"
-    if found is None:
-        return number(value, unit)
-    places = _places(value, unit)
-    deviation = _written(found.deviation, unit, places)
-    return f"{_written(value, unit, places)} \N{PLUS-MINUS SIGN} {deviation}"
-
-
-def worst(figure: Figure | CaseFigure, found: Statistics | None) -> str:
-    """Say the p99 of a time; of a rate, it would be among the best."""
-    return number(found.p99, "s") if found is not None and figure.unit == "s" else ""
-
-
-def _places(value: float, unit: str) -> int:
-    if unit == "%":
-        return 0 if f"{value:.3f}".endswith("0") else 1
-    if not value:
-        return 0
-    return min(MOST_PLACES, max(0, DIGITS - 1 - floor(log10(abs(value)))))
-
-
-def _written(value: float, unit: str, places: int) -> str:
-    return f"{value * (100 if unit == '%' else 1):,.{places}f}"
-
-
-def spoken(value: float | None, unit: str) -> str:
-    """Say a value with its unit, and `-` for none."""
-    return "-" if value is None else f"{number(value, unit)} {unit}"
-
-
-def percent(change: float | None) -> str:
-    """Say by which part a value is more or less: `+6.8 %`, `-90.2 %`; nothing for `None`."""
-    if change is None:
-        return ""
-    text = f"{change * 100:+,.1f} %"
-    return text[1:] if text[1:] == "0.0 %" else text
+def summary(case: Case) -> dict[str, Any]:
+    """Return every figure of a case as JSON types."""
+    side = case.engine
+    return {
+        "case": case.name,
+        "samples": len(case.samples),
+        "planned": case.planned,
+        "faults": list(case.faults),
+        "correctness": case.correctness,
+        "throughput": case.throughput,
+        "cut_off": case.cut_off,
+        "foreign_tokens": case.foreign,
+        **{
+            figure.name: None if (stats := case.statistics(figure)) is None else stats._asdict()
+            for figure in FIGURES
+        },
+        "engine": None
+        if side is None
+        else {
+            "ttft": side.ttft,
+            "prefill": side.prefill,
+            "decode": side.decode,
+            "acceptance": side.acceptance,
+            "acceptance_length": side.acceptance_length,
+        },
+    }

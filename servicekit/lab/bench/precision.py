@@ -1,10 +1,10 @@
-"""What a profile's KV cache is made of, in one word for all engines. Disk: the model's own word."""
+"""The type of a profile's KV cache, in one vocabulary for all engines. Disk: the model's config."""
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from servicekit.engines.commandline import given
 from servicekit.errors import UserError
 from servicekit.profiles.vocabulary import EngineName
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
 
 UNKNOWN: Final = "?"
-_ALIKE: Final[Mapping[str, str]] = {
+# Other names of a type.
+_ALIASES: Final[Mapping[str, str]] = {
     "fp8_e4m3": "fp8",
     "fp8_e5m2": "fp8",
     "bfloat16": "bf16",
@@ -23,44 +24,29 @@ _ALIKE: Final[Mapping[str, str]] = {
     "fp16": "f16",
     "half": "f16",
 }
-"""What engines call it, and what it is called here."""
 
 
 def kv_precision(profile: Profile, model: Path | None) -> str:
-    """Give the type of the KV cache of `profile`, whose model's files are at `model`.
+    """Return the type of the KV cache of `profile`, whose model's files are at `model`.
 
-    `fp8`, `bf16`, `f16`, `q8_0` …; for keys and values of different types both. `?` where neither
-    the profile nor the model tells.
+    `fp8`, `bf16`, `f16`, `q8_0` …; both if keys and values differ; `?` if unknown.
     """
     if profile.engine is EngineName.LLAMACPP:
-        keys = _option(profile, "cache-type-k", "ctk") or "f16"
-        values = _option(profile, "cache-type-v", "ctv") or "f16"
-        return _word(keys) if keys == values else f"k {_word(keys)}, v {_word(values)}"
+        keys = _plain(given(profile, "cache-type-k", "ctk") or "f16")
+        values = _plain(given(profile, "cache-type-v", "ctv") or "f16")
+        return keys if keys == values else f"k {keys}, v {values}"
     if profile.engine is EngineName.OPENAI:
         return UNKNOWN
-    said = _option(profile, "kv-cache-dtype") or "auto"
-    return _word(_declared(profile.model, model) if said == "auto" else said)
+    dtype = given(profile, "kv-cache-dtype") or "auto"
+    return _plain(_declared(profile.model, model) if dtype == "auto" else dtype)
 
 
-def _option(profile: Profile, *names: str) -> str | None:
-    """Find an option among the profile's, or among its plain arguments."""
-    for name, value in profile.options.items():
-        if name.replace("_", "-") in names:
-            return str(value)
-    for word, following in pairwise((*profile.arguments, "")):
-        name, _, joined = word.lstrip("-").partition("=")
-        if word.startswith("-") and name.replace("_", "-") in names:
-            return joined or following
-    return None
-
-
-def _word(said: str) -> str:
-    plain = said.lower()
-    return _ALIKE.get(plain, plain)
+def _plain(dtype: str) -> str:
+    return _ALIASES.get(dtype.lower(), dtype.lower())
 
 
 def _declared(checkpoint: str, model: Path | None) -> str:
-    """What `auto` means: the type that the checkpoint declares, else that of its weights."""
+    """Return what `auto` means: the type that the checkpoint declares, else that of its weights."""
     from servicekit.models.memory.sources import find_geometry
 
     try:

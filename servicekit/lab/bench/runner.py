@@ -1,6 +1,6 @@
-"""Runs the cases of a suite: asks, takes the time, and reads the engine's counters. Clock, tasks.
+"""Runs the cases of a suite: sends requests, measures times, reads counters. Clock, tasks.
 
-Whatever was measured is told at once, so that an interrupt loses nothing but what was under way.
+Each sample is reported at once, so that an interrupt loses only the requests in progress.
 """
 
 from __future__ import annotations
@@ -13,40 +13,38 @@ from typing import TYPE_CHECKING, Final, Protocol
 from servicekit.engines.base import ShapeError
 from servicekit.errors import UserError
 from servicekit.lab.bench import counters, prompts
-from servicekit.lab.bench.values import Case, Sample
-from servicekit.lab.verify.values import ChatRequest
+from servicekit.lab.bench.result import Case, Sample
+from servicekit.lab.ruler import LONG, SHORT, Length, Ruler
+from servicekit.lab.verify.chat import ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.bench.prompts import Length, Ruler
-    from servicekit.lab.bench.values import EngineSide
-    from servicekit.lab.verify.values import ChatReply
+    from servicekit.lab.bench.result import EngineSide
+    from servicekit.lab.verify.chat import ChatReply
     from servicekit.profiles.vocabulary import EngineName
 
-QUOTED: Final = 400
-"""Characters of an answer that are kept."""
+QUOTED: Final = 400  # characters of an answer that are kept
+# Counters are read every `QUIET` seconds until two reads agree. After `READS` reads or `SETTLE`
+# seconds they are taken as they are: another client is being served, or the server is slow.
 QUIET: Final = 0.1
-"""Seconds between two looks at counters that are to agree."""
-LOOKS: Final = 20
-"""Looks after which they are taken as they are: somebody else is being served."""
-PATIENCE: Final = 10.0
-"""Seconds after which they are, too: a server that is slow to tell would hold up every case."""
+READS: Final = 20
+SETTLE: Final = 10.0
 
 
 class MeasuredServer(Protocol):
-    """What is measured."""
+    """The server under test."""
 
     async def ask(self, request: ChatRequest) -> ChatReply:
-        """Give the reply, good or bad."""
+        """Return the reply, successful or not."""
 
     async def page(self, path: str) -> str:
-        """Give a page, empty where there is none."""
+        """Return the page at `path`; empty if there is none."""
 
 
 class BenchListener(Protocol):
-    """Who is told how it gets on."""
+    """Receives the progress of a run."""
 
     def begins(self, planned: Planned) -> None:
         """A case begins."""
@@ -55,11 +53,11 @@ class BenchListener(Protocol):
         """One of its requests was answered."""
 
     def ended(self, case: Case) -> None:
-        """It is over."""
+        """The case is complete."""
 
 
 class SuiteRunner:
-    """One run against one service; `run` is a word by which its prompts differ from all others'."""
+    """One run against one service; `run` is a word that makes its prompts unlike all others."""
 
     def __init__(
         self,
@@ -78,14 +76,13 @@ class SuiteRunner:
         self._metrics_path = metrics_path
         self._run = run
         self._begun: Mapping[str, float] | None = None
-        self._read = 0
-        """Tokens of all prompts so far, measured ones and others."""
+        self._read = 0  # tokens of all prompts so far, warm-up included
 
     async def measure(self, cases: Sequence[Planned]) -> None:
         """Measure one case after the other.
 
-        Raise `UserError` where one cannot be asked at all, or none of its requests is answered:
-        nothing that follows would be.
+        Raises `UserError` if a case cannot be run, or none of its requests is answered: the cases
+        after it would fail as well.
         """
         self._begun = await self._counters()
         for planned in cases:
@@ -106,22 +103,22 @@ class SuiteRunner:
         return reply
 
     async def _ruler(self, planned: Planned) -> Ruler | None:
-        """Find how long the text before a question becomes; `None` where there is none."""
+        """Count two short prompts; `None` for a case without text before its question."""
         if not planned.conditions.prompt_tokens:
             return None
         counts = []
-        for turn, sentences in ((-1, prompts.SHORT), (-2, prompts.LONG)):
-            reply = await self._ask(planned, prompts.Length(sentences), turn, max_tokens=1)
+        for turn, sentences in ((-1, SHORT), (-2, LONG)):
+            reply = await self._ask(planned, Length(sentences), turn, max_tokens=1)
             counts.append(_counted(planned, reply))
-        ruler = prompts.Ruler.of(*counts)
+        ruler = Ruler.of(*counts)
         if ruler is None:
-            raise UserError(f"{planned.name}: the tokens of a prompt do not grow with it")
+            raise UserError(f"{planned.name}: the token count does not grow with the prompt")
         return ruler
 
     async def _warm_up(self, planned: Planned, ruler: Ruler | None) -> Length | None:
-        """Answer as many requests at once as are going to be, and count none of them.
+        """Send as many requests at once as will be measured, and record none of them.
 
-        What their length was off by is made up for in the one that is given back.
+        Returns the length, corrected by what the warm-up's prompts were off by.
         """
         wanted = planned.conditions.prompt_tokens
         length = None if ruler is None else ruler.length(wanted)
@@ -129,7 +126,7 @@ class SuiteRunner:
         replies = await asyncio.gather(*(self._ask(planned, length, turn) for turn in turns))
         for reply in replies:
             if reply.broken:
-                raise UserError(f"{planned.name}: the warm-up was not answered: {reply.broken}")
+                raise UserError(f"{planned.name}: the warm-up request failed: {reply.broken}")
         if ruler is None or length is None:
             return None
         return ruler.mended(length, wanted=wanted, counted=_counted(planned, replies[0]))
@@ -141,23 +138,21 @@ class SuiteRunner:
         began = clock()
         turns = iter(range(planned.data.requests))
 
-        async def one_after_the_other() -> None:
-            for turn in turns:  # shared: each takes the next one that nobody has
+        async def client() -> None:
+            for turn in turns:  # shared: each client takes the next turn
                 asked = clock() - began
                 sample = sample_of(planned, await self._ask(planned, length, turn), asked)
                 samples.append(sample)
                 self._listener.measured(sample)
 
-        await asyncio.gather(
-            *(one_after_the_other() for _ in range(planned.conditions.concurrency))
-        )
+        await asyncio.gather(*(client() for _ in range(planned.conditions.concurrency)))
         after = await self._rested()
         if before is None or after is None:
             return case_of(planned, samples, None)
         return case_of(planned, samples, counters.moved(self._engine, before, after))
 
     async def _counters(self) -> Mapping[str, float] | None:
-        """Read the engine's counters; `None` where it has none."""
+        """Read the engine's counters; `None` if it has none."""
         if self._metrics_path is None:
             return None
         try:
@@ -166,16 +161,16 @@ class SuiteRunner:
             return None
 
     async def _rested(self) -> Mapping[str, float] | None:
-        """Read the counters when they have come to rest: some lag behind the answer.
+        """Read the counters once they have settled, since some lag behind the answer.
 
-        They have when they stand still, with every prompt that was read in them.
+        They have settled when two reads agree and include every prompt that was sent.
         """
         if self._begun is None:
             return None
         clock = asyncio.get_running_loop().time
-        until = clock() + PATIENCE
+        until = clock() + SETTLE
         now = await self._counters()
-        for _ in range(LOOKS):
+        for _ in range(READS):
             if now is None or clock() > until:
                 break
             await asyncio.sleep(QUIET)
@@ -186,26 +181,26 @@ class SuiteRunner:
 
 
 def _grown(figure: str, before: Mapping[str, float], after: Mapping[str, float]) -> float:
-    """How far a figure grew; without end where it is not told, as nobody could wait for that."""
+    """How far a figure grew; infinite if it is not reported, so that nothing waits for it."""
     return after[figure] - before.get(figure, 0.0) if figure in after else inf
 
 
 def _counted(planned: Planned, reply: ChatReply) -> int:
     if reply.broken:
-        raise UserError(f"{planned.name}: a prompt to count was not answered: {reply.broken}")
+        raise UserError(f"{planned.name}: the request that counts a prompt failed: {reply.broken}")
     if reply.prompt_tokens is None:
-        raise UserError(f"{planned.name}: the engine does not count the tokens of a prompt")
+        raise UserError(f"{planned.name}: the engine does not count prompt tokens")
     return reply.prompt_tokens
 
 
 def sample_of(planned: Planned, reply: ChatReply, asked: float) -> Sample:
-    """Make a sample of a reply. What a model says when it must go on is its own business."""
+    """Make a sample of a reply. The content of an answer with a forced length is not judged."""
     fault = reply.broken if planned.conditions.exact_output else reply.fault
     expect = planned.data.expect
     correct: bool | None = None
     if expect is not None:
-        found = re.search(expect, reply.content, re.IGNORECASE | re.DOTALL)
-        correct = not fault and found is not None
+        match = re.search(expect, reply.content, re.IGNORECASE | re.DOTALL)
+        correct = not fault and match is not None
     return Sample(
         asked=asked,
         first=reply.ttft,
@@ -223,7 +218,7 @@ def sample_of(planned: Planned, reply: ChatReply, asked: float) -> Sample:
 
 
 def case_of(planned: Planned, samples: Sequence[Sample], engine: EngineSide | None) -> Case:
-    """Make a case of its samples, all of them or what an interrupt left."""
+    """Make a case of its samples: all of them, or those before an interrupt."""
     return Case(
         name=planned.name,
         conditions=planned.conditions,

@@ -1,8 +1,8 @@
-"""Charts of a comparison, as Vega-Lite's JSON. Pure: they are drawn elsewhere.
+"""Charts of a comparison, as Vega-Lite JSON. Pure: `drawing` renders them.
 
 Every axis of values begins at zero. A bar or point is a median, its whisker one standard deviation
-either way: where it reaches the other median, that is no difference. Colours are variables of the
-page, so that one drawing serves light and dark; and no meaning is carried by colour alone.
+either way. Colours are variables of the page, so that one drawing serves light and dark themes; no
+meaning is carried by colour alone.
 """
 
 from __future__ import annotations
@@ -10,32 +10,26 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from servicekit.lab.bench.figures import number
+from servicekit.lab.bench.formatting import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.figures import CaseFigure
-    from servicekit.lab.bench.values import Figure
+    from servicekit.lab.bench.figures import CaseFigure, Figure
     from servicekit.lab.compare.comparison import ComparedCase, ComparedRun, Comparison
 
-WIDTH: Final = 300
-"""Pixels of the plot itself: with its labels, it fits a telephone."""
-BAR: Final = 24
-"""Pixels from one bar to the next."""
-HEIGHT: Final = 220
-"""Pixels of a curve's plot."""
-LETTER: Final = 7.6
-"""Pixels that a character of a label may take in whatever font a reader has."""
-ROOM: Final = 1.2
-"""Times the longest whisker that an axis reaches, so that the value fits behind it."""
-CURVE: Final = 3
-"""Lengths of prompt that make a curve."""
+# Pixels, but for `ROOM` and `CURVE`.
+WIDTH: Final = 300  # of the plot itself: with its labels, it fits a phone
+BAR: Final = 24  # from one bar to the next
+HEIGHT: Final = 220  # of a curve's plot
+LETTER: Final = 7.6  # of a label's character in any font
+ROOM: Final = 1.2  # length of an axis over the longest whisker, so that the value fits
+CURVE: Final = 3  # prompt lengths that make a curve
 
 _INK: Final = "currentColor"
 _LINE: Final = "var(--line)"
 _CONFIG: Final[dict[str, Any]] = {
-    # The page tells what a screen reader is to say; every mark saying it again would be noise.
+    # The page has a text alternative; a label on every mark would be noise.
     "aria": False,
     "mark": {"aria": False},
     "font": "system-ui, sans-serif",
@@ -60,12 +54,11 @@ class Chart(NamedTuple):
     """One figure of all cases."""
 
     kind: str
-    """What it is, in a few words."""
     spec: dict[str, Any]
 
 
 def chart(figure: Figure | CaseFigure, comparison: Comparison) -> Chart:
-    """Give `figure` as bars, or as a curve where a suite goes through lengths of the prompt."""
+    """Return `figure` as bars, or as a curve if the cases differ in prompt length only."""
     points = list(_points(figure, comparison))
     top = max(point["high"] for point in points)
     scale = {"domain": [0, top * ROOM or 1], "nice": True}
@@ -78,7 +71,7 @@ def chart(figure: Figure | CaseFigure, comparison: Comparison) -> Chart:
 
 
 def is_sweep(sections: Sequence[ComparedCase]) -> bool:
-    """Whether the cases are alike in everything but the length of the prompt."""
+    """Whether the cases differ in the length of the prompt only."""
     lengths = {each.conditions.prompt_tokens for each in sections}
     alike = {each.conditions.model_copy(update={"prompt_tokens": 0}) for each in sections}
     return len(alike) == 1 and len(lengths) == len(sections) >= CURVE
@@ -105,12 +98,12 @@ def _points(figure: Figure | CaseFigure, comparison: Comparison) -> Iterator[dic
 
 
 def label(run: ComparedRun) -> str:
-    """What a run is called beside its bar."""
+    """Return the name of a run beside its bar."""
     return f"{run.letter} {run.result.profile}"
 
 
 def _prompt(run: ComparedRun, section: ComparedCase) -> float:
-    """Tokens of prompt as the engine counted them, else those that the suite wants."""
+    """Median prompt tokens as counted by the engine, else those of the suite."""
     case = run.result.case(section.case)
     counted = [each.prompt_tokens for each in case.sound if each.prompt_tokens] if case else []
     return median(counted) if counted else section.conditions.prompt_tokens
@@ -140,7 +133,7 @@ def _colour(comparison: Comparison) -> dict[str, Any]:
 
 def _bars(comparison: Comparison, values: dict[str, Any]) -> dict[str, Any]:
     runs = [label(run) for run in comparison.runs]
-    # Text is measured in a font that a reader may not have: its room is set aside instead.
+    # The renderer measures text in a font that a reader may not have, so its room is reserved.
     room = {"title": None, "ticks": False, "minExtent": LETTER * max(map(len, runs))}
     whisker = {"color": _INK, "strokeWidth": 1.5}
     end = {"type": "tick", "color": _INK, "thickness": 1.5, "height": 9}
@@ -179,7 +172,7 @@ def _bars(comparison: Comparison, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(comparison: Comparison, values: dict[str, Any]) -> dict[str, Any]:
-    # A run in each line: beside each other, they would overlap in a wider font than was measured.
+    # One run per line: side by side, they would overlap in a wider font.
     legend = {"title": None, "orient": "top", "columns": 1, "labelLimit": WIDTH}
     colour = {**_colour(comparison), "legend": legend}
     shape = {

@@ -1,4 +1,4 @@
-"""Which results are meant: by the names of runs, by profiles, or by files. Disk."""
+"""Finds results by the names of runs, by profiles, or by files. Disk."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
+from servicekit.lab.bench.result import BenchResult, ResultError
 from servicekit.lab.bench.store import load, texts
-from servicekit.lab.bench.values import BenchResult, ResultError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -20,11 +20,11 @@ _BACK: Final = re.compile(r"(?P<profile>[^~]+)~(?P<back>[0-9]{1,3})")
 def chosen(
     named: Sequence[str], suite: str | None, states: Path, profiles: Collection[str]
 ) -> tuple[BenchResult, ...]:
-    """Read what is `named`, below `states` or as a file.
+    """Read the results `named`, stored below `states` or in files.
 
-    A profile is its latest complete run of `suite`, without one of the suite of what is named
-    before it; `PROFILE~1` is the one before that, and so on. Raises `UserError` for what is not
-    there, or is no result. `profiles` are those that exist, whether they have runs or not.
+    A profile means its latest complete run of `suite`, by default the suite of the results named
+    before it; `PROFILE~1` is the run before that. `profiles` are all that exist, with or without
+    runs. Raises `UserError` for what does not exist or is not a result.
     """
     return tuple(_chosen(named, suite, states, profiles))
 
@@ -47,15 +47,12 @@ def _chosen(
 def _lacking(profile: str, suite: str | None, back: int) -> UserError:
     of_suite, option = (f' of suite "{suite}"', f" --suite {suite}") if suite else ("", "")
     before = f" {back} before its latest" if back else ""
-    hint = f"`servicekit bench {profile}{option}` makes one"
+    hint = f"measure it: `servicekit bench {profile}{option}`"
     return UserError(f'profile "{profile}" has no complete run{of_suite}{before}', hint=hint)
 
 
 def _complete(profile: str, suite: str | None, stored: dict[str, str]) -> Iterator[BenchResult]:
-    """Give the profile's complete runs of `suite`, or of any, the latest first.
-
-    Files that are no result are passed over.
-    """
+    """Yield the profile's complete runs of `suite`, or of any suite, the latest first."""
     for name in reversed(stored):
         if f"-{profile}-" in name:
             try:

@@ -1,4 +1,4 @@
-"""Results that match, side by side: every figure with its verdict, and what to know. Pure."""
+"""Matching results side by side: every figure with its verdict, and notes. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from servicekit.errors import UserError
-from servicekit.lab.bench.figures import WHOLES, CaseFigure
+from servicekit.lab.bench.figures import CASE_FIGURES, FIGURES, CaseFigure
 from servicekit.lab.bench.report import doubts
-from servicekit.lab.bench.values import FIGURES
 from servicekit.lab.compare.judgement import Judgement, judge, relative
 from servicekit.lab.compare.matching import refuse_mismatch
 from servicekit.lab.compare.traps import Trap, traps
@@ -18,31 +17,31 @@ from servicekit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.values import BenchResult, Case, Conditions, Figure, Statistics, Suite
+    from servicekit.lab.bench.figures import Figure, Statistics
+    from servicekit.lab.bench.result import BenchResult, Case, Conditions, Suite
 
-MOST: Final = 8
-"""Runs that one comparison takes: as many colours as people tell apart."""
+MOST: Final = 8  # runs in one comparison: as many colours as people can distinguish
+# Conditions that may be unknown: their names, and the value that means "unknown".
 UNKNOWN: Final = {
-    "kv_precision": ("the precision of the KV cache", "?"),
-    "thinking": ("whether the model thinks", None),
+    "kv_precision": ("KV cache precision", "?"),
+    "thinking": ("thinking", None),
 }
-"""Conditions that may be unknown: how they are called, and how they then read."""
 
 
 class ComparedRun(NamedTuple):
-    """One run, and the letter that it goes by here."""
+    """One run and its letter in the comparison."""
 
     letter: str
     result: BenchResult
 
     @property
     def engine(self) -> str:
-        """Engine and version."""
+        """The engine with its version."""
         return f"{self.result.engine} {self.result.fingerprint.engine or '?'}"
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Why its figures are worth less than others; empty where nothing is known."""
+        """Why its figures are less reliable than others."""
         return tuple(doubts(self.result))
 
 
@@ -52,24 +51,24 @@ class ComparedValue(NamedTuple):
     run: str
     """Letter of the run."""
     value: float | None
-    """The median; of a whole case, the value. `None` where it was not measured."""
+    """The median, or the single value of a case; `None` if not measured."""
     statistics: Statistics | None
-    """`None` where there is no spread: of a whole case, and of what was not measured."""
+    """`None` for a single value, and for what was not measured."""
     change: float | None
-    """Part of the first run's value by which this one is more; `None` for the first itself."""
+    """Relative change from the first run's value; `None` for the first run."""
     judgement: Judgement | None
-    """Against the first run; `None` for the first itself, and where there is no spread."""
+    """Against the first run; `None` for the first run and for single values."""
 
 
 class ComparedFigure(NamedTuple):
-    """One figure of one case, of every run."""
+    """One figure of one case, for every run."""
 
     figure: Figure | CaseFigure
     values: tuple[ComparedValue, ...]
 
 
 class ComparedCase(NamedTuple):
-    """One case, with every figure that any run has."""
+    """One case with every figure that any run has."""
 
     case: str
     conditions: Conditions
@@ -78,17 +77,17 @@ class ComparedCase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that is said of some runs."""
+    """A comparison of two or more runs."""
 
     suite: Suite
     runs: tuple[ComparedRun, ...]
     sections: tuple[ComparedCase, ...]
     traps: tuple[Trap, ...]
     notes: tuple[str, ...]
-    """What keeps the runs from being alike, and what is not known of them; a sentence each."""
+    """How the runs differ beside their figures, and what is unknown; one sentence each."""
 
     def as_json(self) -> dict[str, Any]:
-        """For a program. Figures of the unit "%" are parts of one."""
+        """The comparison as JSON types; figures in "%" are parts of one."""
         return {
             "suite": self.suite.model_dump(mode="json"),
             "runs": [_run_json(run) for run in self.runs],
@@ -106,15 +105,15 @@ class Comparison:
 
 
 def compared(results: Sequence[BenchResult]) -> Comparison:
-    """Put `results` side by side, each against the first.
+    """Compare each of `results` with the first.
 
-    Raises `UserError` for fewer than two, for the same twice, and where they do not match.
+    Raises `UserError` for fewer than two, for the same twice, and if they do not match.
     """
     names = [result.name for result in results]
-    if len(results) < 2:  # noqa: PLR2004 - one has no other side
-        raise UserError("one run cannot be compared with itself alone", hint="name a second one")
+    if len(results) < 2:  # noqa: PLR2004 - a comparison has two sides
+        raise UserError("a comparison needs two runs", hint="name a second one")
     if len(results) > MOST:
-        raise UserError(f"{len(results)} runs are too many to read; compare {MOST} at most")
+        raise UserError(f"cannot compare {len(results)} runs", hint=f"compare {MOST} at most")
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(printable(f'"{twice[0]}" is named twice'), hint="name each run once")
     refuse_mismatch(results)
@@ -130,7 +129,7 @@ def compared(results: Sequence[BenchResult]) -> Comparison:
 
 
 def _sections(runs: Sequence[ComparedRun]) -> Iterator[ComparedCase]:
-    """Give every case of the first run that another one has, too."""
+    """Yield every case of the first run that another run has as well."""
     first, *others = runs
     for case in first.result.cases:
         cases = {run.letter: run.result.case(case.name) for run in runs}
@@ -147,7 +146,7 @@ def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[ComparedFigure
         values = tuple(_of_samples(figure, first, letter, case) for letter, case in cases.items())
         if any(each.value is not None for each in values):
             yield ComparedFigure(figure, values)
-    for whole in WHOLES:
+    for whole in CASE_FIGURES:
         values = tuple(_of_case(whole, first, letter, case) for letter, case in cases.items())
         if any(each.value is not None for each in values):
             yield ComparedFigure(whole, values)
@@ -175,16 +174,16 @@ def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     first, *others = runs
     for run in others:
         if found := tuple(_unlike(first.result, run.result)):
-            yield f"{run.letter} is not like {first.letter} in {', '.join(found)}"
+            yield f"{run.letter} and {first.letter} differ in {', '.join(found)}"
     conditions = [case.conditions for run in runs for case in run.result.cases]
     for name, (spelt, unknown) in UNKNOWN.items():
         if any(getattr(each, name) == unknown for each in conditions):
-            yield f"{spelt} is not told, so that it was the same is not shown"
+            yield f"{spelt} is unknown: it may differ between the runs"
     for run in others:
         for one, two in ((first, run), (run, first)):
             lacking = [name for name in _names(one.result) if name not in _names(two.result)]
             if lacking:
-                yield f"{one.letter} has measured {', '.join(lacking)}, {two.letter} has not"
+                yield f"only {one.letter} measured {', '.join(lacking)}"
 
 
 def _names(result: BenchResult) -> list[str]:
@@ -192,19 +191,19 @@ def _names(result: BenchResult) -> list[str]:
 
 
 def _unlike(first: BenchResult, other: BenchResult) -> Iterator[str]:
-    """Name what differs in what was measured, with both values where a person can read them."""
-    mine, others = first.fingerprint, other.fingerprint
+    """Name how the measured services differ, with both values where they are readable."""
+    own, others = first.fingerprint, other.fingerprint
     for name, one, two in (
         ("engine", ComparedRun("", first).engine, ComparedRun("", other).engine),
-        ("GPU", mine.gpu or "none", others.gpu or "none"),
-        ("driver", mine.driver or "none", others.driver or "none"),
+        ("GPU", own.gpu or "none", others.gpu or "none"),
+        ("driver", own.driver or "none", others.driver or "none"),
         ("model", first.model, other.model),
         ("drafter", first.drafter or "none", other.drafter or "none"),
-        ("servicekit", mine.servicekit, others.servicekit),
+        ("servicekit", own.servicekit, others.servicekit),
     ):
         if one != two:
             yield f"{name} ({one}, {two})"
-    if first.model == other.model and mine.model != others.model:
+    if first.model == other.model and own.model != others.model:
         yield "the model's files"
 
 

@@ -1,7 +1,6 @@
-"""Charts become pictures. The only door to vl-convert, Vega-Lite's own renderer.
+"""Draws charts with vl-convert, the renderer of Vega-Lite; the only module that imports it.
 
-It comes with everything that it needs and reads nothing from a network. What it gives is SVG
-without scripts, whose colours may be variables of the page that it is put into.
+It needs no network, and returns SVG without scripts whose colours may be variables of the page.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ if TYPE_CHECKING:
 
 
 def check_drawing() -> None:
-    """Raise `UserError` where charts cannot be drawn."""
+    """Raise `UserError` if charts cannot be drawn."""
     try:
         import vl_convert  # noqa: F401
     except ImportError:
         raise UserError(
-            "a report needs vl-convert-python beside servicekit, which draws its charts",
-            hint="`pip install 'servicekit[report]'` adds it",
+            "cannot draw the report: vl-convert-python is not installed",
+            hint="install it: `pip install 'servicekit[report]'`",
         ) from None
 
 
 def drawn(specs: Iterable[dict[str, Any]]) -> tuple[str, ...]:
-    """Draw charts of Vega-Lite: an `svg` element for each."""
+    """Draw Vega-Lite charts, one `svg` element each."""
     check_drawing()
     from vl_convert import vegalite_to_svg
 

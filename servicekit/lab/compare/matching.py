@@ -1,7 +1,7 @@
-"""Whether results may be put side by side at all. Pure.
+"""Whether results can be compared at all. Pure.
 
-A suite of another version or text asks something else, and what was asked under other conditions
-answers something else: neither says anything about which of two runs is the faster one.
+Results of different suites, or measured under different conditions, say nothing about which of two
+runs is faster.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from servicekit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.values import BenchResult, Case
+    from servicekit.lab.bench.result import BenchResult, Case
 
-LENGTHS_APART: Final = 0.04
-"""Part by which prompts of one length may differ in two runs: either may be off by 2 %."""
+LENGTHS_APART: Final = 0.04  # part by which prompts may differ: each may be off by 2 %
 
 
 def mismatches(first: BenchResult, other: BenchResult) -> tuple[str, ...]:
-    """Name what keeps two results apart, each with both values; empty where they match.
-
-    The order of the two changes the order of the values alone.
-    """
+    """Name each condition that differs, with both values; empty if the results match."""
     return tuple(dict.fromkeys(_mismatches(first, other)))
 
 
@@ -39,18 +35,17 @@ def _mismatches(first: BenchResult, other: BenchResult) -> Iterator[str]:
         yield f"suite hash ({first.suite.hash}, {other.suite.hash})"
     pairs = both(first, other)
     for one, two in pairs:
-        for difference in one.conditions.differences(two.conditions):
-            name, values = difference.split(" ", 1)
+        for name, values in one.conditions.differences(two.conditions):
             yield f"{name.replace('_', ' ')} {values}"
         lengths = _counted(one), _counted(two)
         if one.conditions.prompt_tokens and _apart(*lengths):
-            yield f"tokens of the prompts as counted ({lengths[0]:.0f}, {lengths[1]:.0f})"
+            yield f"counted prompt tokens ({lengths[0]:.0f}, {lengths[1]:.0f})"
     if not pairs:
         yield f"measured cases ({_measured(first)}, {_measured(other)})"
 
 
 def _counted(case: Case) -> float:
-    """Tokens of a prompt in the middle, as the engine counted them; 0 where it did not."""
+    """Median prompt tokens as counted by the engine; 0 if it did not count."""
     return median([each.prompt_tokens or 0 for each in case.sound] or [0])
 
 
@@ -63,13 +58,13 @@ def _measured(result: BenchResult) -> str:
 
 
 def both(first: BenchResult, other: BenchResult) -> tuple[tuple[Case, Case], ...]:
-    """Pair the cases that both have measured, in the order of the first."""
+    """Pair the cases that both measured, in the order of the first."""
     found = ((case, other.case(case.name)) for case in first.cases if case.samples)
     return tuple((one, two) for one, two in found if two is not None and two.samples)
 
 
 def refuse_mismatch(results: Sequence[BenchResult]) -> None:
-    """Raise `UserError`, one line, where not all `results` match the first."""
+    """Raise a one-line `UserError` unless all `results` match the first."""
     first, *others = results
     apart = [
         f'"{other.name}" does not match "{first.name}" in {", ".join(found)}'
@@ -78,6 +73,6 @@ def refuse_mismatch(results: Sequence[BenchResult]) -> None:
     ]
     if apart:
         raise UserError(
-            printable(f"nothing is compared: {'; '.join(apart)}"),
-            hint="only what was measured in the same way is put side by side",
+            printable(f"cannot compare: {'; '.join(apart)}"),
+            hint="compare runs of the same suite under the same conditions",
         )

@@ -1,4 +1,4 @@
-"""A comparison as one page of HTML that needs nothing else: no network, no script, no font."""
+"""A comparison as one self-contained HTML page: no network, no script, no font."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from markupsafe import Markup
 
 from servicekit import __version__
-from servicekit.lab.bench.figures import WHOLES, percent, spread, worst
-from servicekit.lab.bench.values import FIGURES
+from servicekit.lab.bench.figures import CASE_FIGURES, FIGURES
+from servicekit.lab.bench.formatting import percent, spread, worst
 from servicekit.lab.compare.charts import chart
 from servicekit.lab.compare.drawing import drawn
 from servicekit.lab.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Difference
@@ -18,8 +18,7 @@ from servicekit.service.render import rendered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.lab.bench.figures import CaseFigure
-    from servicekit.lab.bench.values import Figure
+    from servicekit.lab.bench.figures import CaseFigure, Figure
     from servicekit.lab.compare.comparison import ComparedFigure, ComparedValue, Comparison
 
 TEMPLATE: Final = "comparison.html.j2"
@@ -29,7 +28,7 @@ SIGNS: Final = {
     Difference.SAME: "=",
     Difference.UNKNOWN: "?",
 }
-"""Beside each verdict, for whoever sees no colours."""
+"""Signs beside each verdict, so that colour alone carries no meaning."""
 
 
 class _Cell(NamedTuple):
@@ -40,36 +39,36 @@ class _Cell(NamedTuple):
     change: str
 
 
-class _Line(NamedTuple):
+class _TableRow(NamedTuple):
     """One row of the table beside a chart."""
 
     case: str
     letter: str
     profile: str
     first: bool
-    """Whether it is the first of its case."""
+    """Whether it is the first row of its case."""
     rows: int
-    """How many the case has."""
+    """Rows of the case."""
     value: str
     p99: str
     samples: str
     cell: _Cell
 
 
-class _Figure(NamedTuple):
-    """One figure: a chart, and the table that says the same."""
+class _FigureBlock(NamedTuple):
+    """One figure: a chart, and a table with the same values."""
 
     title: str
     unit: str
     meaning: str
     alternative: str
-    """What the chart is, for whoever does not see it."""
+    """Text alternative of the chart."""
     svg: Markup
     spread: bool
-    """Whether it has a spread, and so a verdict."""
+    """Whether it has a spread, and therefore a verdict."""
     timed: bool
-    """Whether it is a time, and so has a p99."""
-    lines: tuple[_Line, ...]
+    """Whether it is a time, and therefore has a p99."""
+    lines: tuple[_TableRow, ...]
 
 
 class _Overview(NamedTuple):
@@ -81,12 +80,12 @@ class _Overview(NamedTuple):
 
 
 def page(comparison: Comparison, *, at: str) -> str:
-    """Write the page, made `at` that time. Raises `UserError` where charts cannot be drawn."""
-    shown = [figure for figure in (*FIGURES, *WHOLES) if _rows(comparison, figure)]
+    """Return the page, dated `at`. Raises `UserError` if charts cannot be drawn."""
+    shown = [figure for figure in (*FIGURES, *CASE_FIGURES) if _rows(comparison, figure)]
     charts = [chart(figure, comparison) for figure in shown]
     pictures = drawn(each.spec for each in charts)
     figures = [
-        _Figure(
+        _FigureBlock(
             title=figure.label.capitalize(),
             unit=figure.unit,
             meaning=MEANINGS[figure.name],
@@ -131,12 +130,12 @@ def _rows(comparison: Comparison, figure: Figure | CaseFigure) -> list[tuple[str
     ]
 
 
-def _lines(comparison: Comparison, figure: Figure | CaseFigure) -> Iterator[_Line]:
+def _lines(comparison: Comparison, figure: Figure | CaseFigure) -> Iterator[_TableRow]:
     profiles = {run.letter: run.result.profile for run in comparison.runs}
     for case, row in _rows(comparison, figure):
         for index, value in enumerate(row.values):
             found = value.statistics
-            yield _Line(
+            yield _TableRow(
                 case=case,
                 letter=value.run,
                 profile=profiles[value.run],
@@ -169,7 +168,7 @@ def _overview(comparison: Comparison) -> Iterator[_Overview]:
             }
             cells = [values.get(figure.name) for figure in FIGURES]
             if all(each is None or each.value is None for each in cells):
-                continue  # it has not measured this case
+                continue  # this case was not measured
             yield _Overview(
                 run=f"{run.letter} {run.result.profile}",
                 case=section.case,

@@ -1,7 +1,7 @@
-"""Results that look like progress and are none: each by a rule with its threshold. Pure.
+"""Results that look like progress but are not: one rule with a threshold for each trap. Pure.
 
-Each rule looks at one thing and gives a sentence with the numbers that it stands on, or `None`.
-Rules about pairs ask whether the second run fell into the trap that the first one stayed out of.
+A rule returns a sentence with the numbers behind it, or `None`. Rules about pairs check whether the
+second run fell into a trap that the first one avoided.
 """
 
 from __future__ import annotations
@@ -9,140 +9,131 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from servicekit.lab.bench.figures import number, spoken
-from servicekit.lab.bench.values import DECODE, DONE, FIGURES
+from servicekit.lab.bench.figures import DECODE, DONE, FIGURES
+from servicekit.lab.bench.formatting import number, with_unit
 from servicekit.lab.compare.judgement import Difference, apparent, judge
 from servicekit.lab.compare.matching import both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from servicekit.lab.bench.values import BenchResult, Case, Figure
+    from servicekit.lab.bench.figures import Figure
+    from servicekit.lab.bench.result import BenchResult, Case
     from servicekit.lab.compare.judgement import Judgement
 
+# Tokens per verification from which a drafter works; below, decode is slow for that reason.
 ACCEPTANCE_FINE: Final = 1.5
-"""Tokens for each verification from which on a drafter does its work; below, decode is slow since
-it does not, which is another story."""
+# Part of the expected decode speed below which it has collapsed. A lost draft graph cost more than
+# four fifths in the case behind this rule (109 to 19 tokens/s).
 COLLAPSED: Final = 0.5
-"""Part of the decode speed to be expected below which it is lost. A draft graph that was left out
-cost more than four fifths in the case that taught this (109 to 19 tokens/s)."""
-POOL_SHORT: Final = 0.99
-"""Part of the context asked for below which a pool is too small; engines round to whole pages."""
-CORRECTNESS_LOST: Final = 0.01
-"""Share of right answers that may be lost without a word: one in a hundred."""
+POOL_SHORT: Final = 0.99  # part of the requested context; engines round to whole pages
+CORRECTNESS_LOST: Final = 0.01  # part of right answers that may be lost unmentioned
+CUT_OFF: Final = 0.01  # part of answers, beyond the other run's, that may be unfinished unmentioned
 
-CUT_OFF: Final = 0.01
-"""Share of answers, beyond the other run's, that may not be finished without a word."""
-
-Sides = tuple[str, str]
-"""What the two runs are called."""
+Sides = tuple[str, str]  # names of the two runs
 
 
 class Trap(NamedTuple):
-    """One run that fell into one trap."""
+    """A run that fell into a trap."""
 
     name: str
     run: str
-    """What the run is called."""
     case: str | None
-    """Where it shows; `None` for the whole run."""
+    """`None` for the whole run."""
     text: str
 
     @property
     def title(self) -> str:
-        """The trap in a few words."""
+        """The trap's title."""
         return TITLES[self.name]
 
 
 def graph_lost(before: Case, now: Case, called: Sides) -> str | None:
-    """Acceptance is fine, and decode collapsed: the drafter runs without its CUDA graph.
+    """Detect a collapsed decode despite good acceptance: the drafter runs without its CUDA graph.
 
-    What is to be expected is the other run's decode, and less by as much as this drafter yields
-    less for each verification; one token where the other run has no drafter.
+    The expected speed is the other run's decode, scaled down if this drafter yields fewer tokens
+    per verification; without a drafter, a verification yields one.
     """
-    mine = now.engine.acceptance_length if now.engine else None
+    own = now.engine.acceptance_length if now.engine else None
     theirs = before.engine.acceptance_length if before.engine else None
     was, became = before.statistics(DECODE), now.statistics(DECODE)
-    if mine is None or mine < ACCEPTANCE_FINE or was is None or became is None:
+    if own is None or own < ACCEPTANCE_FINE or was is None or became is None:
         return None
-    expected = was.median * min(1.0, mine / (theirs or 1.0))
+    expected = was.median * min(1.0, own / (theirs or 1.0))
     if became.median >= COLLAPSED * expected:
         return None
     fine = "" if theirs is None else f", {called[0]}'s {number(theirs, '')}"
     return (
-        f"acceptance looks healthy ({number(mine, '')} tokens for each verification{fine}), but "
-        f"decode is {spoken(became.median, 'tokens/s')}, less than half of the "
-        f"{spoken(expected, 'tokens/s')} that {called[0]}'s decode lets expect"
+        f"acceptance looks healthy ({number(own, '')} tokens per verification{fine}), but "
+        f"decode is {with_unit(became.median, 'tokens/s')}, less than half of the "
+        f"{with_unit(expected, 'tokens/s')} expected from {called[0]}"
     )
 
 
 def answer_later(before: Case, now: Case, called: Sides) -> str | None:
-    """Decode is faster, and the finished answer later, both by more than the spread.
-
-    An answer that is cut off is never finished, which is later than any.
-    """
+    """Detect a faster decode with a later finished answer, or with answers never finished."""
     decode, done = apparent(DECODE, before, now), judge(DONE, before, now)
     if decode.verdict is not Difference.BETTER:
         return None
     faster = f"decode is faster ({_against(decode, DECODE, called)})"
     if done.now is None and done.before is not None:
         tokens = now.conditions.max_tokens
-        return f"{faster}, but no answer is finished within {tokens:,} tokens, as {called[0]}'s are"
+        return f"{faster}, but no answer finishes within {tokens:,} tokens, unlike {called[0]}'s"
     if _unfinished(now) > _unfinished(before) + CUT_OFF:
         return (
-            f"{faster}, but {now.cut_off} of {len(now.sound)} answers are not finished within "
-            f"{now.conditions.max_tokens:,} tokens, of {called[0]}'s {before.cut_off} of "
-            f"{len(before.sound)}"
+            f"{faster}, but {now.cut_off} of {len(now.sound)} answers do not finish within "
+            f"{now.conditions.max_tokens:,} tokens ({called[0]}: {before.cut_off} of "
+            f"{len(before.sound)})"
         )
     if done.verdict is not Difference.WORSE:
         return None
     was, became = _length(before), _length(now)
-    longer = f": its answers have {became:,} tokens, not {was:,}" if became > was else ""
-    return f"{faster}, but its finished answer comes later ({_against(done, DONE, called)}){longer}"
+    longer = f"; answers have {became:,} tokens instead of {was:,}" if became > was else ""
+    return f"{faster}, but the finished answer comes later ({_against(done, DONE, called)}){longer}"
 
 
 def correctness_lost(before: Case, now: Case, called: Sides) -> str | None:
-    """Something is faster by more than the spread, and fewer answers are right."""
+    """Detect a gain in speed with fewer right answers."""
     was, became = before.correctness, now.correctness
-    # Rounded: 1 - 0.99 is a little more than 0.01 to a computer.
+    # Rounded: 1 - 0.99 is a little more than 0.01 in floating point.
     if was is None or became is None or round(was - became, 9) <= CORRECTNESS_LOST:
         return None
     judged = [(apparent(figure, before, now), figure) for figure in FIGURES]
     faster = [each for each in judged if each[0].verdict is Difference.BETTER]
     if not faster:
         return None
-    # Of decode before any other: that is what is usually tuned.
+    # Decode comes first: it is what is usually tuned.
     most, figure = next((each for each in faster if each[1] is DECODE), faster[0])
     return (
-        f"{spoken(became, '%')} of the answers are right, of {called[0]}'s {spoken(was, '%')}, "
+        f"{with_unit(became, '%')} of the answers are right ({called[0]}: {with_unit(was, '%')}), "
         f"although {figure.label} is faster ({_against(most, figure, called)})"
     )
 
 
 def pool_short(result: BenchResult) -> str | None:
-    """The engine's KV pool holds fewer tokens than the profile asks for."""
+    """Detect a KV pool that holds fewer tokens than the profile requests."""
     asked, has = result.pools.requested, result.pools.physical
     if asked is None or has is None or has >= POOL_SHORT * asked:
         return None
-    return f"the KV pool holds {has:,} tokens, and {asked:,} were asked for"
+    return f"the KV pool holds {has:,} of the {asked:,} tokens requested"
 
 
+# Rules about one case of two runs.
 PAIRS: Final[Mapping[str, Callable[[Case, Case, Sides], str | None]]] = {
     "drafter-graph-lost": graph_lost,
     "answer-later": answer_later,
     "correctness-lost": correctness_lost,
 }
-"""Rules about one case of two runs."""
 TITLES: Final[Mapping[str, str]] = {
     "drafter-graph-lost": "drafter graph lost",
     "answer-later": "faster decode, later answer",
     "correctness-lost": "speed gained, correctness lost",
-    "pool-short": "pool smaller than asked",
+    "pool-short": "pool smaller than requested",
 }
 
 
 def traps(results: Sequence[BenchResult], called: Sequence[str]) -> tuple[Trap, ...]:
-    """Find every trap: of each run by itself, and of each with the first, both ways round."""
+    """Find the traps of each run alone, and of each run and the first against each other."""
     return tuple(_traps(results, called))
 
 
@@ -165,11 +156,10 @@ def _unfinished(case: Case) -> float:
 
 
 def _length(case: Case) -> int:
-    """Tokens of an answer in the middle, thought included."""
+    """Median tokens of an answer, reasoning included."""
     return round(median(each.completion_tokens or 0 for each in case.sound))
 
 
 def _against(judgement: Judgement, figure: Figure, called: Sides) -> str:
-    """Say both medians."""
-    now, before = (spoken(each, figure.unit) for each in (judgement.now, judgement.before))
-    return f"{now}, {called[0]}'s is {before}"
+    now, before = (with_unit(each, figure.unit) for each in (judgement.now, judgement.before))
+    return f"{now}, {called[0]}: {before}"

@@ -1,4 +1,4 @@
-"""How suites, runs and conditions are said, on a terminal and on a page. Pure."""
+"""Suites, runs and conditions in words, for the terminal and the report. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.lab.bench.values import Conditions, ContextFigures, Suite
+    from servicekit.lab.bench.result import Conditions, ContextFigures, Suite
     from servicekit.lab.compare.comparison import ComparedRun
 
+# What each figure is, by its name.
 MEANINGS: Final[Mapping[str, str]] = {
-    "ttft": "From sending the request to the first token, thought or said.",
+    "ttft": "From sending the request to the first token, reasoning included.",
     "visible": "From sending the request to the first token of the answer itself.",
     "prefill": "Tokens of the prompt that were not cached, over the time to the first token.",
     "decode": "Tokens after the first, over the time after the first.",
@@ -19,9 +20,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     "throughput": "Tokens of all answers together, over the time that all of them took.",
     "acceptance": "Part of the drafted tokens that the model accepted, as the engine counted.",
     "acceptance_length": "Tokens that one verification of a draft yields, as the engine counted.",
-    "correctness": "Part of the questions with a known answer that were answered with it.",
+    "correctness": "Part of the questions with a known answer that were answered correctly.",
 }
-"""What each figure is, by its name."""
 
 
 class RunDescription(NamedTuple):
@@ -35,17 +35,17 @@ class RunDescription(NamedTuple):
     host: str
     pool: str
     verified: str
-    """What its verification says; empty where there is none that holds, which `marks` say."""
+    """Its verification status; empty if not verified, which `marks` then say."""
     marks: tuple[str, ...]
 
 
 def suite_in_words(suite: Suite) -> str:
-    """Name, version and the beginning of the hash."""
+    """Return the suite's name, version and the beginning of its hash."""
     return f"{suite.name} version {suite.version} ({suite.hash[:12]})"
 
 
 def run_in_words(run: ComparedRun) -> RunDescription:
-    """Everything that a reader must know of a run."""
+    """Return what a reader must know about a run."""
     result, bound = run.result, run.result.fingerprint
     drafter = f" with {result.drafter}" if result.drafter else ""
     driver = f", driver {bound.driver}" if bound.driver else ""
@@ -63,22 +63,22 @@ def run_in_words(run: ComparedRun) -> RunDescription:
 
 
 def pool_in_words(pools: ContextFigures) -> str:
-    """What the KV pool holds, of what was asked for."""
-    holds = "not told" if pools.physical is None else f"{pools.physical:,} tokens"
-    return holds if pools.requested is None else f"{holds}, {pools.requested:,} asked for"
+    """Return what the KV pool holds, of what the profile requests."""
+    holds = "unknown" if pools.physical is None else f"{pools.physical:,} tokens"
+    return holds if pools.requested is None else f"{holds}, {pools.requested:,} requested"
 
 
 def conditions_in_words(conditions: Conditions) -> str:
-    """What was equal for every run, the most telling first."""
+    """Return what was equal for every run, the most important first."""
     thinking = {True: "thinking on", False: "thinking off", None: "thinking unknown"}
     sampling = conditions.sampling
     wanted = conditions.prompt_tokens
-    prompt = f"{wanted:,} tokens of prompt" if wanted else "a question alone"
+    prompt = f"{wanted:,} prompt tokens" if wanted else "a question alone"
     exactly = "exactly" if conditions.exact_output else "up to"
     return ", ".join([
         prompt,
-        f"{exactly} {conditions.max_tokens:,} tokens of answer",
-        f"{conditions.concurrency:,} at once",
+        f"{exactly} {conditions.max_tokens:,} answer tokens",
+        f"concurrency {conditions.concurrency:,}",
         f"context {conditions.context:,}",
         f"KV {conditions.kv_precision}",
         f"{conditions.prefix.value} prefix",

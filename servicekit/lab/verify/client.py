@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import httpx
 
-from servicekit.lab.verify.values import ChatReply
+from servicekit.lab.verify.chat import ChatReply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
-    from servicekit.lab.verify.values import ChatRequest
+    from servicekit.lab.verify.chat import ChatRequest
 
 LIMIT: Final = 1800.0
 """Seconds for one request: a prompt of 262144 tokens takes minutes on one GPU."""

@@ -1,42 +1,39 @@
-"""Verifications on disk: one JSON file a run, bound to what it was made with."""
+"""Verifications on disk: one JSON file per run, with the versions that it is valid for."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from servicekit.host import run_files
-from servicekit.lab.verify.values import LEAST_SENTENCES, TWIN_TOKENS, GateOutcome, GateResult, Twin
+from servicekit.lab.verify.gate import LEAST_SENTENCES, TWIN_TOKENS, GateOutcome, GateResult, Twin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 FOLDER: Final = "verifications"
-COMMIT: Final = 8
-"""Characters of a commit that tell it from another."""
-LONGEST: Final = 1e9
-"""Seconds that no gate takes, whatever a file says."""
-FORMAT: Final = 1
-"""Version of the file's layout; another one is passed over."""
+COMMIT: Final = 8  # characters of a commit that are shown
+LONGEST: Final = 1e9  # seconds; a file that claims more is not believed
+FORMAT: Final = 1  # version of the file's layout; files of another one are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a verification holds for; an empty text is what could not be found out."""
+    """What a verification is valid for. An empty text is a value that is not known."""
 
     profile: str
     """Hash of the profile as it takes effect."""
     servicekit: str
     engine: str
     model: str
-    """Commit on the hub, else a hash of the files' sizes and times."""
+    """Commit on the hub, or a hash of the files' sizes and times."""
     driver: str
     gpu: str
 
     def changed(self, now: Fingerprint) -> tuple[str, ...]:
-        """Name what is different `now`, each with both values; of commits and hashes a part."""
+        """Name what differs `now`, with both values; commits and hashes are shortened."""
         before, after = asdict(self), asdict(now)
         return tuple(
             name
@@ -60,59 +57,58 @@ class Verification:
 
     profile: str
     at: str
-    """When it began, ISO 8601."""
+    """Start, ISO 8601."""
     fingerprint: Fingerprint
     about: str
     """Model and revision, by which a twin is found."""
     below_fp8: str | None
     gates: tuple[str, ...]
-    """What was to be asked."""
+    """The gates to run."""
     findings: tuple[GateResult, ...]
-    """What was; fewer after ^C."""
+    """Their results; fewer after ^C."""
 
     @property
     def complete(self) -> bool:
-        """Whether every gate that was to be asked was."""
+        """Whether every gate was run."""
         return len(self.findings) == len(self.gates)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Gates that failed."""
+        """Names of the gates that failed."""
         return tuple(each.gate for each in self.findings if each.outcome is GateOutcome.FAIL)
 
     @property
     def longest(self) -> int | None:
-        """Longest prompt that was measured and recalled, in tokens."""
-        told = [f.evidence.get("longest_measured") for f in self.findings if f.gate == "recall"]
-        return next((tokens for tokens in told if type(tokens) is int and tokens > 0), None)
+        """Tokens of the longest prompt that was recalled."""
+        values = [f.evidence.get("longest_measured") for f in self.findings if f.gate == "recall"]
+        return next((tokens for tokens in values if type(tokens) is int and tokens > 0), None)
 
     def as_json(self) -> dict[str, Any]:
-        """For a program, and for the file."""
+        """The content of the file, as JSON types."""
         more = {"format": FORMAT, "complete": self.complete, "longest_measured": self.longest}
         return asdict(self) | more
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Read a file; `None` where it is no verification of this format.
+        """Read a file; `None` if it is not a verification of this format.
 
-        It lies where the service may write: what is in it is checked, not believed.
+        The service can write to this directory, so everything is checked.
         """
         try:
-            told = json.loads(text)
-            if told["format"] != FORMAT:
+            content = json.loads(text)
+            if content["format"] != FORMAT:
                 return None
-            findings = tuple(
-                GateResult(**{**each, "outcome": GateOutcome(each["outcome"])})
-                for each in told["findings"]
-            )
             parsed = cls(
-                profile=told["profile"],
-                at=told["at"],
-                fingerprint=Fingerprint(**told["fingerprint"]),
-                about=told["about"],
-                below_fp8=told["below_fp8"],
-                gates=tuple(told["gates"]),
-                findings=findings,
+                profile=content["profile"],
+                at=content["at"],
+                fingerprint=Fingerprint(**content["fingerprint"]),
+                about=content["about"],
+                below_fp8=content["below_fp8"],
+                gates=tuple(content["gates"]),
+                findings=tuple(
+                    GateResult(**{**each, "outcome": GateOutcome(each["outcome"])})
+                    for each in content["findings"]
+                ),
             )
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
@@ -120,7 +116,7 @@ class Verification:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every part is of the type that it should be."""
+        """Whether every part has the right type."""
         texts = [self.profile, self.at, self.about, self.below_fp8 or "", *self.gates]
         texts += asdict(self.fingerprint).values()
         for each in self.findings:
@@ -136,31 +132,44 @@ def _is_time(seconds: object) -> bool:
     return isinstance(seconds, int | float) and 0 <= seconds < LONGEST
 
 
-def standing(last: Verification | None, now: Fingerprint | None, gates: tuple[str, ...]) -> str:
-    """Say in a few words whether a profile is verified. Pure.
+class VerificationStatus(NamedTuple):
+    """Whether a profile is verified as it is now, and the same in words."""
 
-    `last` is its last verification of all `gates`, `now` its fingerprint, which nobody needs to
-    find out where there is no verification.
+    verified: bool
+    text: str
+
+
+UNKNOWN: Final = VerificationStatus(verified=False, text="cannot tell")
+
+
+def verification_status(
+    last: Verification | None, now: Fingerprint | None, gates: tuple[str, ...]
+) -> VerificationStatus:
+    """Compare the last verification of all `gates` with the fingerprint of the profile `now`. Pure.
+
+    `now` is not needed where there is no verification.
     """
     if last is None or now is None or set(last.gates) != set(gates) or not last.complete:
-        return "not verified"
+        return VerificationStatus(verified=False, text="not verified")
     if last.failed:
-        return f"not verified: {', '.join(last.failed)} failed"
+        text = f"not verified: {', '.join(last.failed)} failed"
+        return VerificationStatus(verified=False, text=text)
     if changes := last.fingerprint.changed(now):
-        return f"changed since: {', '.join(changes)}"
-    return f"verified, prompts up to {last.longest} tokens" if last.longest else "verified"
+        return VerificationStatus(verified=False, text=f"changed since: {', '.join(changes)}")
+    longest = f", prompts up to {last.longest} tokens" if last.longest else ""
+    return VerificationStatus(verified=True, text=f"verified{longest}")
 
 
 def prepare(state: Path) -> None:
-    """Make the place where verifications are kept; raise `OSError` where that cannot be."""
+    """Create the directory of verifications; raise `OSError` if that fails."""
     run_files.prepare(state, FOLDER)
 
 
 def write(state: Path, verification: Verification) -> str:
-    """Store it below the state directory of its profile; give the file's name.
+    """Store a verification below the state directory of its profile; return the file's name.
 
-    That is its time, or what comes right behind the newest one where the clock was set back: an
-    earlier run that passed must not stand for one that fails now.
+    The name is its time. If the clock was set back, it follows the newest name instead, so that an
+    earlier run that passed never stands for one that fails now.
     """
     name = f"{verification.at.replace(':', '').replace('+0000', 'Z')}{run_files.SUFFIX}"
     times = (other for other, _ in run_files.read(state, FOLDER) if other[0].isdecimal())
@@ -175,32 +184,32 @@ def write(state: Path, verification: Verification) -> str:
 
 
 def read(state: Path) -> tuple[Verification, ...]:
-    """Read all that is stored below a profile's state directory, the oldest first."""
-    found = (Verification.parse(text) for _, text in run_files.read(state, FOLDER))
-    return tuple(each for each in found if each is not None)
+    """Read all verifications of a profile, the oldest first."""
+    parsed = (Verification.parse(text) for _, text in run_files.read(state, FOLDER))
+    return tuple(each for each in parsed if each is not None)
 
 
 def last_of(every: tuple[Verification, ...], gates: tuple[str, ...]) -> Verification | None:
-    """Give the newest verification of all `gates`; `--only` proves a part and replaces none."""
+    """Return the newest complete verification of all `gates`; one with `--only` does not count."""
     whole = [each for each in every if set(each.gates) == set(gates) and each.complete]
     return whole[-1] if whole else None
 
 
 def twin_of(others: Mapping[str, tuple[Verification, ...]], about: str) -> Twin | None:
-    """Give the newest answers of a profile about the same model whose cache is FP8 or better."""
-    found = [
+    """Return the newest answers of a profile with the same model and a cache of FP8 or better."""
+    twins = [
         twin
         for stored in others.values()
         for each in stored
         if each.about == about and each.below_fp8 is None
-        for finding in each.findings
-        if finding.gate == "kv-precision" and (twin := _twin(each, finding)) is not None
+        for result in each.findings
+        if result.gate == "kv-precision" and (twin := _twin(each, result)) is not None
     ]
-    return max(found, key=lambda twin: twin.at, default=None)
+    return max(twins, key=lambda twin: twin.at, default=None)
 
 
-def _twin(verification: Verification, finding: GateResult) -> Twin | None:
-    answers, sentences = finding.evidence.get("answers"), finding.evidence.get("sentences")
+def _twin(verification: Verification, result: GateResult) -> Twin | None:
+    answers, sentences = result.evidence.get("answers"), result.evidence.get("sentences")
     if not isinstance(answers, dict) or not isinstance(sentences, int):
         return None
     if not all(isinstance(answer, str) for answer in answers.values()):

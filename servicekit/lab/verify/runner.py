@@ -1,4 +1,4 @@
-"""Drives gates: performs their orders with a client, and takes the time. Clock, tasks."""
+"""Runs gates: performs their actions with a client, and measures the time. Clock, tasks."""
 
 from __future__ import annotations
 
@@ -6,63 +6,62 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from servicekit.lab.verify.values import Batch, GateResult
+from servicekit.lab.verify.gate import Batch, GateResult
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from servicekit.lab.verify.values import ChatReply, ChatRequest, GateVerdict, ServedModel, Steps
+    from servicekit.lab.verify.chat import ChatReply, ChatRequest
+    from servicekit.lab.verify.gate import GateVerdict, ServedModel, Steps
+
+KEPT: Final = 2000  # characters kept of any text; an answer to a gate has a few hundred
 
 
-KEPT: Final = 2000
-"""Characters of a text that are kept; an answer of the gates has a few hundred."""
-
-
-class Asker(Protocol):
-    """What performs a request."""
+class ChatClient(Protocol):
+    """Sends chat requests."""
 
     async def ask(self, request: ChatRequest) -> ChatReply:
-        """Give the reply, good or bad."""
+        """Return the reply, successful or not."""
 
 
 async def run(
     gates: Mapping[str, Callable[[ServedModel], Steps[GateVerdict]]],
-    subject: ServedModel,
-    asker: Asker,
+    model: ServedModel,
+    client: ChatClient,
     vram: Callable[[], Awaitable[int | None]],
-    found: Callable[[GateResult], object],
+    report: Callable[[GateResult], object],
 ) -> None:
-    """Ask one gate after the other; `found` is told each finding at once, so that none is lost."""
+    """Run one gate after the other. `report` gets each result at once, so that none is lost."""
     for name, gate in gates.items():
         began = time.monotonic()
-        judgement = await _drive(gate(subject), asker, vram)
+        verdict = await _drive(gate(model), client, vram)
         seconds = round(time.monotonic() - began, 3)
-        reason, evidence = _cut(judgement.reason), _cut(judgement.evidence)
-        found(GateResult(name, judgement.outcome, reason, evidence, seconds))
+        reason, evidence = _cut(verdict.reason), _cut(verdict.evidence)
+        report(GateResult(name, verdict.outcome, reason, evidence, seconds))
 
 
-def _cut(told: Any) -> Any:  # noqa: ANN401 - of any shape
-    """Give what a gate tells with no text in it longer than `KEPT`: a server may say megabytes."""
-    if isinstance(told, str):
-        return told if len(told) <= KEPT else f"{told[:KEPT]}…"
-    if isinstance(told, list | tuple):
-        return [_cut(each) for each in told]
-    if isinstance(told, dict):
-        return {_cut(key): _cut(value) for key, value in told.items()}
-    return told
+def _cut(value: Any) -> Any:  # noqa: ANN401 - of any shape
+    """Cut every text in `value` to `KEPT` characters: a server may send megabytes."""
+    if isinstance(value, str):
+        return value if len(value) <= KEPT else f"{value[:KEPT]}…"
+    if isinstance(value, list | tuple):
+        return [_cut(each) for each in value]
+    if isinstance(value, dict):
+        return {_cut(key): _cut(each) for key, each in value.items()}
+    return value
 
 
 async def _drive(
-    steps: Steps[GateVerdict], asker: Asker, vram: Callable[[], Awaitable[int | None]]
+    steps: Steps[GateVerdict], client: ChatClient, vram: Callable[[], Awaitable[int | None]]
 ) -> GateVerdict:
-    answer: object = None
+    result: object = None
     while True:
         try:
-            order = steps.send(answer)  # the first is None, which begins it
+            action = steps.send(result)  # the first is None, which starts the gate
         except StopIteration as ended:
-            judgement: GateVerdict = ended.value
-            return judgement
-        if isinstance(order, Batch):
-            answer = tuple(await asyncio.gather(*map(asker.ask, order.requests)))
+            verdict: GateVerdict = ended.value
+            return verdict
+        if isinstance(action, Batch):
+            result = tuple(await asyncio.gather(*map(client.ask, action.requests)))
         else:
-            answer = await vram()
+            result = await vram()

@@ -17,6 +17,7 @@ from servicekit.models.memory.geometry import (
     elements,
     parameter_count,
 )
+from servicekit.models.memory.window import window_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def geometry_from_config(
         hidden=hidden,
         ffn=_integer(text, "intermediate_size", default=text.get("moe_intermediate_size")),
         vocabulary=_integer(text, "vocab_size"),
-        context=_integer(text, "max_position_embeddings"),
+        context=window_of_config(text, _integer(text, "max_position_embeddings")),
         attention_layers=len(kinds) - kinds.count(_LINEAR),
         sliding=any(kind in _SLIDING for kind in kinds),
         heads=heads,

@@ -166,7 +166,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         f"{counted(setting.slots, 'slot')} of {setting.slot_cells:,} tokens; "
         f"{gib(free)} of {where} stay free"
     )
-    findings = _findings(recipe, setting, effective, free)
+    findings = _findings(recipe, setting, geometry.context, effective, free)
     verdict, reason, levers, others = judge(findings, fits)
     return Budget(
         title=f"{recipe.model} on llama.cpp {recipe.engine_version}".rstrip(),
@@ -213,7 +213,7 @@ def _parts(recipe: Recipe, geometry: Geometry, setting: LlamaCppSettings) -> Ite
 
 
 def _findings(
-    recipe: Recipe, setting: LlamaCppSettings, effective: int, free: int
+    recipe: Recipe, setting: LlamaCppSettings, window: int, effective: int, free: int
 ) -> Iterator[PlanFinding]:
     levers = tuple(_levers(setting))
     if free < 0:
@@ -224,9 +224,13 @@ def _findings(
         yield PlanFinding(Fit.TIGHT, f"only {gib(free)} stay free", levers)
     wanted = recipe.context_requested
     if wanted is not None and effective < wanted:
-        reason = f"a request can use {effective:,} tokens, not the {wanted:,} asked for"
-        more = f"raise --ctx-size, which {counted(setting.slots, 'slot')} share"
-        yield PlanFinding(Fit.TIGHT, reason, (more,) if setting.slot_cells < wanted else ())
+        if window < wanted:
+            reason = f"the model's own window is {window:,} tokens, not the {wanted:,} requested"
+            lever = f"lower context.requested to {window}"
+        else:
+            reason = f"a request can use {effective:,} tokens, not the {wanted:,} requested"
+            lever = f"raise --ctx-size, which {counted(setting.slots, 'slot')} share"
+        yield PlanFinding(Fit.TIGHT, reason, (lever,))
     if recipe.drafter and setting.drafter is None:
         reason = f'the drafter "{recipe.drafter}" is not known and not counted'
         yield PlanFinding(Fit.TIGHT, reason)

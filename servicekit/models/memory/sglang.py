@@ -43,6 +43,7 @@ from servicekit.models.memory.sglang_options import (
     resolve,
 )
 from servicekit.models.memory.units import GIB, counted, gib, product, short
+from servicekit.models.memory.window import beyond_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -283,6 +284,9 @@ def _findings(
     if (obstacle := _obstacle(recipe, setting, sizes)) is not None:
         yield obstacle
         return
+    if (finding := beyond_window(recipe, setting.geometry, setting.declared)) is not None:
+        yield finding
+        return
     relief = _relief_levers(setting, sizes)
     if free < 0:
         yield PlanFinding(
@@ -371,7 +375,7 @@ def _context_findings(
         reason = f"a request can use {effective:,} tokens, and {least:,} are the minimum"
         yield PlanFinding(Fit.DOES_NOT_FIT, reason, levers)
     else:
-        reason = f"a request can use {effective:,} tokens, not the {wanted:,} asked for"
+        reason = f"a request can use {effective:,} tokens, not the {wanted:,} requested"
         yield PlanFinding(Fit.TIGHT, reason, levers)
 
 

@@ -259,7 +259,7 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> SglangSettings:
         prefill_graphs=prefill_graphs,
         requests=requests,
         token_cap=recipe.integer("max-total-tokens"),
-        declared=recipe.integer("context-length") or geometry.context,
+        declared=recipe.integer("context-length") or recipe.context_requested or geometry.context,
         images=_images(recipe, geometry, rules),
         workspace=WORKSPACE
         if recipe.text("attention-backend", "flashinfer") == "flashinfer"

@@ -35,6 +35,7 @@ from servicekit.models.memory.vllm_blocks import (
     DraftLayers,
     block_layout,
 )
+from servicekit.models.memory.window import beyond_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -317,10 +318,13 @@ def _findings(
             f"utilization {setting.utilization:g} is more than is free when the engine starts",
             (f"lower --gpu-memory-utilization to {1 - STARTUP / setting.total:.3f}",),
         )
-    yield from _pool_findings(geometry, setting, sizes, length, missing, free)
+    if (finding := beyond_window(recipe, geometry, length)) is not None:
+        yield finding
+    else:
+        yield from _pool_findings(geometry, setting, sizes, length, missing, free)
     wanted = recipe.context_requested
     if wanted is not None and length < wanted:
-        reason = f"a request can use {length:,} tokens, not the {wanted:,} asked for"
+        reason = f"a request can use {length:,} tokens, not the {wanted:,} requested"
         yield PlanFinding(Fit.TIGHT, reason, ("raise --max-model-len",))
     for caution in geometry.cautions:
         if _applies(caution, recipe, setting.total):

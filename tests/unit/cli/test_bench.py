@@ -17,7 +17,7 @@ from unit.models.sound_model import sound, spoken, words
 from unit.watchdog.running_host import Host
 
 from servicekit.lab.bench import store
-from servicekit.lab.bench.values import BenchResult
+from servicekit.lab.bench.result import BenchResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,8 +63,8 @@ def test_only_what_is_verified_is_measured(host: Host) -> None:
     done = bench(host)
     assert done.code == 1
     assert done.err == (
-        'servicekit: "here" is not to be measured: not verified; `servicekit --user verify here` '
-        "asks what it must pass; --anyway measures it and marks it unverified\n"
+        'servicekit: cannot measure "here": not verified; run `servicekit --user verify here`, '
+        "or measure it unverified with --anyway\n"
     )
     assert kept(host) == []
     done = bench(host, "--anyway")
@@ -80,7 +80,7 @@ def test_only_what_is_verified_is_measured(host: Host) -> None:
     assert (measured.verified, measured.complete, measured.engine) == (True, True, "sglang")
     assert measured.standing.startswith("verified, prompts up to ")
     host.release("0.5.23")
-    assert "not to be measured: changed since: engine (0.5.16 → 0.5.23)" in bench(host).err
+    assert 'cannot measure "here": changed since: engine (0.5.16 → 0.5.23)' in bench(host).err
 
 
 def test_conditions_of_a_suite_are_held(host: Host) -> None:
@@ -136,7 +136,7 @@ def test_an_engine_that_stops_answering_keeps_what_there_is(host: Host) -> None:
 
     done = bench(host, "--anyway", model=tires)
     assert done.code == 1
-    assert "warning: decode: the warm-up was not answered: HTTP 500" in done.err
+    assert "warning: decode: the warm-up request failed: HTTP 500" in done.err
     (measured,) = kept(host)
     assert not measured.complete
     assert [case.name for case in measured.cases] == ["word"]
@@ -161,7 +161,7 @@ def test_mistakes_are_one_line(host: Host) -> None:
     )
     done = bench(host, "--anyway", "--suite", str(suite))
     assert done.code == 1
-    assert "no case can be asked: one: 900000 tokens of prompt" in done.err
+    assert "no case can be asked: one: 900000 prompt tokens" in done.err
 
 
 def test_a_state_that_cannot_be_written_is_said(host: Host) -> None:
@@ -322,7 +322,7 @@ def test_runs_are_listed(host: Host) -> None:
     done = host.run("bench", "--list")
     assert [line.split()[0] for line in done.out.splitlines()] == ["RUN", first.name, other.name]
     assert "1, interrupted" in done.out
-    assert 'warning: "broken" is no result of a benchmark' in done.err
+    assert 'warning: "broken" is not a benchmark result' in done.err
     told = json.loads(host.run("bench", "other", "--list", "--json").out)
     assert [each["name"] for each in told] == [other.name]
 

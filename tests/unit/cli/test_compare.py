@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from unit.cli.cli_runs import Ran
 
-    from servicekit.lab.bench.values import BenchResult
+    from servicekit.lab.bench.result import BenchResult
 
 
 ESCAPE = re.compile("\x1b\\[[0-9;]*m")
@@ -94,16 +94,16 @@ suite matched-32k version 1 (0123456789ab)
 A  20260131T120000Z-dspark-matched-32k
    sglang 0.5.23, RTX 5090, driver 580.1
    RadixArk/Qwen3.8-27B-NVFP4 with RadixArk/Qwen3.8-27B-DSpark
-   KV pool 40,000 tokens, 32,768 asked for
+   KV pool 40,000 tokens, 32,768 requested
    verified, prompts up to 32014 tokens
 
 B  20260131T120000Z-dflash-matched-32k
    sglang 0.5.23, RTX 5090, driver 590.2
    RadixArk/Qwen3.8-27B-NVFP4 with RadixArk/Qwen3.8-27B-DSpark
-   KV pool 40,000 tokens, 32,768 asked for
+   KV pool 40,000 tokens, 32,768 requested
    unverified: not verified
 
-chat: 8,192 tokens of prompt, up to 256 tokens of answer, 1 at once, context 32,768, KV fp8, cold
+chat: 8,192 prompt tokens, up to 256 answer tokens, concurrency 1, context 32,768, KV fp8, cold
    prefix, thinking off, temperature 0, seed 0
 FIGURE                    RUN  MEDIAN         P99    SAMPLES  AGAINST A
 first token, s            A    0.600 ± 0.000  0.600  3
@@ -125,10 +125,9 @@ per verification, tokens  A    4.00
 correctness, %            A    100
                           B    100                                           0.0 %
 
-trap: B, chat: drafter graph lost: acceptance looks healthy (4.00 tokens for each verification, A's
-   4.00), but decode is 19.0 tokens/s, less than half of the 100 tokens/s that A's decode lets
-   expect
-note: B is not like A in driver (580.1, 590.2)
+trap: B, chat: drafter graph lost: acceptance looks healthy (4.00 tokens per verification, A's
+   4.00), but decode is 19.0 tokens/s, less than half of the 100 tokens/s expected from A
+note: B and A differ in driver (580.1, 590.2)
 """
 
 
@@ -154,7 +153,7 @@ def test_earlier_runs_of_a_profile_are_counted_back(site: Site) -> None:
     assert site.names("dspark~2", "dspark~0") == [runs[0].name, runs[2].name]
     assert site.refused("dspark", "dspark~3") == (
         'profile "dspark" has no complete run of suite "matched-32k" 3 before its latest; '
-        "`servicekit bench dspark --suite matched-32k` makes one"
+        "measure it: `servicekit bench dspark --suite matched-32k`"
     )
     assert site.refused("nobody~1", "dspark").startswith('there is no run "nobody~1"')
 
@@ -183,7 +182,7 @@ def test_a_file_from_another_machine_is_compared(site: Site, tmp_path: Path) -> 
     assert "dflash" in site.said("dspark", there)
     there.write_text("{}")
     assert site.refused("dspark", there) == (
-        f'"{there}" is no result of a benchmark: it names no format'
+        f'"{there}" is not a benchmark result: it has no format number'
     )
 
 
@@ -207,7 +206,7 @@ def test_a_broken_file_is_passed_over_for_a_profile(site: Site) -> None:
     site.file(bad).write_text("{")
     assert site.names("dspark", "dflash") == [good.name, other.name]
     assert site.refused(bad.name, "dflash") == (
-        f'"{bad.name}" is no result of a benchmark: it is not JSON'
+        f'"{bad.name}" is not a benchmark result: it is not JSON'
     )
 
 
@@ -216,17 +215,17 @@ def test_a_broken_file_is_passed_over_for_a_profile(site: Site) -> None:
     [
         (("dspark", "demo"), (
             'profile "demo" has no complete run of suite "matched-32k"; '
-            "`servicekit bench demo --suite matched-32k` makes one"
+            "measure it: `servicekit bench demo --suite matched-32k`"
         )),
         (("demo", "dspark"), (
-            'profile "demo" has no complete run; `servicekit bench demo` makes one'
+            'profile "demo" has no complete run; measure it: `servicekit bench demo`'
         )),
         (("dspark", "demp"), (
             'there is no run "demp"; '
-            "`servicekit bench --list` shows the runs there are; a file is named by its path"
+            "`servicekit bench --list` shows the stored runs; name a file by its path"
         )),
-        (("dspark", "./no.json"), 'there is no file "no.json"'),
-        (("dspark",), "one run cannot be compared with itself alone; name a second one"),
+        (("dspark", "./no.json"), 'file "no.json" does not exist; correct the path'),
+        (("dspark",), "a comparison needs two runs; name a second one"),
         (("dspark", "dspark"), (
             '"20260131T120000Z-dspark-matched-32k" is named twice; name each run once'
         )),
@@ -247,7 +246,7 @@ def test_runs_that_do_not_match_are_not_compared(site: Site, tmp_path: Path) -> 
     site.keep("dflash", cases=(bench_results.case(conditions=conditions),))
     ran = site.run("dspark", "dflash", "--html", tmp_path / "report.html")
     assert (ran.code, ran.out) == (1, "")
-    assert "in kv precision (fp8, bf16); only what was" in ran.err
+    assert "in kv precision (fp8, bf16); compare runs" in ran.err
     assert not (tmp_path / "report.html").exists()
 
 
@@ -305,7 +304,7 @@ def test_without_the_extra_nothing_is_begun(
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     ran = site.run("dspark", "dflash", "--html", tmp_path / "report.html")
     assert (ran.code, ran.out) == (1, "")
-    assert ran.err.endswith("`pip install 'servicekit[report]'` adds it\n")
+    assert ran.err.endswith("install it: `pip install 'servicekit[report]'`\n")
     site.keep("dspark")
     site.keep("dflash")
     assert site.said("dspark", "dflash")  # without a report it is not needed

@@ -85,7 +85,7 @@ def test_a_failed_gate_is_a_profile_that_is_not_verified(host: Host) -> None:
 
     done = host.verify(forgets)
     assert done.code == 1
-    assert "recall: fail: up to " in done.err
+    assert "recall: fail: everything is recalled up to " in done.err
     assert host.standings() == {"not verified: recall failed"}
     assert host.verify(sound, "--only", "recall").code == 0
     assert host.standings() == {"not verified: recall failed"}

@@ -52,9 +52,32 @@ def test_sglang() -> None:
     assert flat("sglang", revision="main", drafter="owner/draft", arguments=["--x"]) == [
         *("serve", "--x", "--model-path", "owner/model", "--revision", "main"),
         *("--served-model-name", "served", "--host", "127.0.0.1", "--port", PORT),
-        *("--enable-metrics", "--speculative-draft-model-path", "owner/draft"),
+        *("--enable-metrics", "--context-length", "4096"),
+        *("--speculative-draft-model-path", "owner/draft"),
     ]
     assert "--revision" not in flat("sglang")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"options": {"context-length": 8192}}, {"arguments": ["--context-length=8192"]}]
+)
+def test_sglang_keeps_a_context_length_of_the_profile(changes: dict[str, Any]) -> None:
+    """A profile that sets the declared length itself does not get it twice."""
+    words = flat("sglang", **changes)
+    assert sum(str(word).startswith("--context-length") for word in words) == 1
+
+
+def test_a_missing_tool_parser_is_named() -> None:
+    """SGLang and vLLM need an option for structured tool calls; llama.cpp parses them anyway."""
+    for name, lacking in (
+        ("sglang", "tool-call-parser"),
+        ("vllm", "tool-call-parser"),
+        ("llamacpp", ""),
+        ("openai", ""),
+    ):
+        assert engine(EngineName(name)).lacks_tool_parser(profile(name)) == lacking
+    named = profile("sglang", options={"tool-call-parser": "qwen3_coder"})
+    assert not engine(EngineName.SGLANG).lacks_tool_parser(named)
 
 
 def test_vllm() -> None:

@@ -8,7 +8,7 @@ import pytest
 from bench_results import case, conditions, result, sample, side
 
 from servicekit.lab.bench.report import HEADS, remarks, rows
-from servicekit.lab.bench.values import Case, Prefix
+from servicekit.lab.bench.result import Case, Prefix
 
 
 def test_each_figure_stands_beside_the_engines_own() -> None:
@@ -27,7 +27,7 @@ def test_each_figure_stands_beside_the_engines_own() -> None:
     ]
     assert found[0][2:] == ("0.600 s", "0.700", "0.500", "0.700", "0.100", "0.590 s")
     assert found[3][2:5] == ("100 tokens/s", "", "100")
-    assert found[5][-1] == "4.00 tokens a verification, 75 % of the drafted"
+    assert found[5][-1] == "4.00 tokens per verification, 75 % of drafted tokens"
     assert found[6][2] == "3 of 3"
     assert found[7][0] == "next"
 
@@ -55,12 +55,12 @@ def test_a_sound_result_needs_no_word() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"complete": False}, "interrupted: it holds what was measured until then"),
+        ({"complete": False}, "interrupted: the figures are of what was measured until then"),
         (
             {"verified": False, "standing": "changed since: gpu (a → b)"},
             "unverified: changed since: gpu (a → b)",
         ),
-        ({"unmatched": ("context 1 instead of 2",)}, "not the suite's conditions: context 1"),
+        ({"unmatched": ("context 1 instead of 2",)}, "suite conditions not met: context 1"),
         ({"degraded": ("draft-graph-disabled",)}, "measured while degraded: draft-graph-disabled"),
         ({"skipped": ("prompt-64k: too long",)}, "skipped: prompt-64k: too long"),
         (
@@ -85,19 +85,19 @@ def test_a_sound_result_needs_no_word() -> None:
         ),
         (
             {"cases": (case(conditions=conditions(exact_output=True, max_tokens=256)),)},
-            "chat: 3 of 3 answers ended before the 256 tokens that they were to have",
+            "chat: 3 of 3 answers ended before the 256 tokens of the suite",
         ),
         (
             {"cases": (case(samples=[sample(), sample(decode=1e6)]),)},
-            "chat: 1 of 2 answers came in one piece: no decode rate",
+            "chat: 1 of 2 answers came in one piece: no token times",
         ),
         (
             {"cases": (case(samples=[sample(cached_tokens=4096)]),)},
-            "chat: 4096 tokens of prompts that were to be new came from the cache",
+            "chat: 4096 tokens of supposedly new prompts came from the prefix cache",
         ),
         (
             {"cases": (case(engine=side(prompt_tokens=90000.0)),)},
-            "chat: somebody else had 65424 tokens of prompts read meanwhile",
+            "chat: another client sent 65424 prompt tokens meanwhile",
         ),
         (
             {
@@ -109,7 +109,7 @@ def test_a_sound_result_needs_no_word() -> None:
                     ),
                 )
             },
-            "chat: the watchdog or somebody else had 42 tokens of prompts read meanwhile",
+            "chat: the watchdog or another client sent 42 prompt tokens meanwhile",
         ),
     ],
 )
@@ -139,16 +139,16 @@ def prefixes(cold: float, warm: float, stamped: float | None) -> list[str]:
 def test_a_timestamp_in_a_prefix_shows_its_loss() -> None:
     """The article's figures, and what its timestamp would have cost."""
     assert prefixes(2.891, 0.283, 2.9) == [
-        "a known prefix takes the first token from 2.89 to 0.283 s: 90.2% less",
+        "a cached prefix cuts the first token from 2.89 to 0.283 s: 90.2% less",
         (
-            "a timestamp at its beginning loses 100% of that: 2.90 s to the first token; put what "
-            "changes behind what does not"
+            "a timestamp at its beginning loses 100% of that: 2.90 s to the first token; put "
+            "variable text after the stable text"
         ),
     ]
     assert prefixes(2.891, 0.283, 0.3)[1] == (
-        "a timestamp at its beginning costs nothing here: 0.300 s to the first token"
+        "a timestamp at its beginning costs nothing: 0.300 s to the first token"
     )
     assert len(prefixes(2.891, 0.283, None)) == 1
     assert prefixes(1.0, 0.95, 1.0) == [
-        "a known prefix saves nothing here: see whether the engine's prefix cache is on"
+        "a cached prefix saves nothing: check that the engine's prefix cache is on"
     ]

@@ -14,17 +14,19 @@ from typing_extensions import override
 
 from servicekit.errors import UserError
 from servicekit.lab.bench import prompts, suites
+from servicekit.lab.bench.figures import DECODE, DONE, PREFILL, TTFT, VISIBLE
+from servicekit.lab.bench.result import Case, Prefix, Sample
 from servicekit.lab.bench.runner import SuiteRunner
-from servicekit.lab.bench.values import DECODE, DONE, PREFILL, TTFT, VISIBLE, Case, Prefix, Sample
+from servicekit.lab.ruler import Length, Ruler
+from servicekit.lab.verify.chat import ChatReply
 from servicekit.lab.verify.client import Client
-from servicekit.lab.verify.values import ChatReply
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.verify.values import ChatRequest
+    from servicekit.lab.verify.chat import ChatRequest
 
 SETTING = suites.ServiceLimits(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)
 EXACT = 0.02
@@ -209,7 +211,7 @@ def test_prefixes_are_what_they_are_called() -> None:
 def test_another_run_begins_otherwise() -> None:
     """What an earlier run left in the engine's cache helps nobody."""
     (case,) = planned("prompt_tokens = 300")
-    texts = [prompts.prompt(case, prompts.Length(5), run=run, turn=0) for run in ("a", "b")]
+    texts = [prompts.prompt(case, Length(5), run=run, turn=0) for run in ("a", "b")]
     assert shared(texts) < 40
 
 
@@ -291,18 +293,18 @@ def test_a_server_that_is_slow_to_tell_is_not_waited_for() -> None:
 def test_what_cannot_be_asked_ends_the_run() -> None:
     """A refused warm-up, a refused count: one line with the case and the reason."""
     refusing = Pace(fault=503)
-    with pytest.raises(UserError, match="one: the warm-up was not answered: HTTP 503: no"):
+    with pytest.raises(UserError, match="one: the warm-up request failed: HTTP 503: no"):
         measure(planned(), refusing)
-    with pytest.raises(UserError, match="one: a prompt to count was not answered: HTTP 503"):
+    with pytest.raises(UserError, match="one: the request that counts a prompt failed: HTTP 503"):
         measure(planned("prompt_tokens = 300"), refusing)
 
 
 def test_a_length_that_cannot_be_counted_ends_the_run() -> None:
     """An engine that counts no prompts, or all alike, cannot be asked for one of a length."""
     long = planned("prompt_tokens = 300")
-    with pytest.raises(UserError, match="one: the engine does not count the tokens of a prompt"):
+    with pytest.raises(UserError, match="one: the engine does not count prompt tokens"):
         measure(long, Pace(words=1, told=0))
-    with pytest.raises(UserError, match="one: the tokens of a prompt do not grow with it"):
+    with pytest.raises(UserError, match="one: the token count does not grow with the prompt"):
         measure(long, Pace(words=1, told=50))
     cases, _ = measure(planned("requests = 1"), Pace(words=1, told=0))
     assert cases[0].samples[0].prompt_tokens is None
@@ -310,9 +312,9 @@ def test_a_length_that_cannot_be_counted_ends_the_run() -> None:
 
 def test_a_length_that_does_not_grow_as_text_does_is_none() -> None:
     """By a quarter of a token for a sentence, a prompt of 8,192 tokens would be megabytes."""
-    assert prompts.Ruler.of(100, 101) is None
-    assert prompts.Ruler.of(100, 99) is None
-    assert prompts.Ruler.of(100, 104) is not None
+    assert Ruler.of(100, 101) is None
+    assert Ruler.of(100, 99) is None
+    assert Ruler.of(100, 104) is not None
 
 
 def test_an_engine_that_dies_meanwhile_ends_the_run() -> None:
@@ -343,14 +345,14 @@ def test_an_interrupt_loses_only_what_was_under_way() -> None:
 
 def test_lengths_are_mended_in_both_directions() -> None:
     """What a count was off by becomes words, or a sentence fewer and words."""
-    ruler = prompts.Ruler.of(100, 160)
-    assert ruler == prompts.Ruler(40, 15)
+    ruler = Ruler.of(100, 160)
+    assert ruler == Ruler(40, 15)
     assert ruler is not None
-    assert ruler.length(205) == prompts.Length(11, 0)
-    assert ruler.length(10) == prompts.Length(0, 0)
+    assert ruler.length(205) == Length(11, 0)
+    assert ruler.length(10) == Length(0, 0)
     length = ruler.length(210)
-    assert length == prompts.Length(11, 5)
-    assert ruler.mended(length, wanted=210, counted=208) == prompts.Length(11, 7)
-    assert ruler.mended(length, wanted=210, counted=213) == prompts.Length(11, 2)
-    assert ruler.mended(length, wanted=210, counted=220) == prompts.Length(10, 10)
-    assert prompts.Ruler.of(100, 100) is None
+    assert length == Length(11, 5)
+    assert ruler.mended(length, wanted=210, counted=208) == Length(11, 7)
+    assert ruler.mended(length, wanted=210, counted=213) == Length(11, 2)
+    assert ruler.mended(length, wanted=210, counted=220) == Length(10, 10)
+    assert Ruler.of(100, 100) is None

@@ -11,20 +11,17 @@ from bench_results import case, conditions, result, sample, side
 
 from servicekit.host import run_files
 from servicekit.lab.bench import store
-from servicekit.lab.bench.values import (
+from servicekit.lab.bench.figures import (
     DECODE,
     DONE,
     FIGURES,
     PREFILL,
     TTFT,
     VISIBLE,
-    BenchResult,
-    Prefix,
-    ResultError,
-    Sampling,
     statistics,
     summary,
 )
+from servicekit.lab.bench.result import BenchResult, Prefix, ResultError, Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,9 +46,9 @@ def test_what_is_written_is_read() -> None:
     ("change", "said"),
     [
         (lambda told: told.pop("pools"), "pools: is missing"),
-        (lambda told: told.update(more=1), "more: is not a key that there is"),
+        (lambda told: told.update(more=1), "more: unknown key"),
         (lambda told: told["fingerprint"].pop("gpu"), "fingerprint.gpu: is missing"),
-        (lambda told: told["fingerprint"].update(x=1), "fingerprint.x: is not a key that there is"),
+        (lambda told: told["fingerprint"].update(x=1), "fingerprint.x: unknown key"),
         (
             lambda told: told["cases"][0]["samples"][0].update(done="1"),
             "cases[0].samples[0].done: must be a number, not text",
@@ -85,15 +82,15 @@ def test_what_is_written_is_read() -> None:
         ),
         (
             lambda told: told.update(started="yesterday"),
-            'started: must be a time of ISO 8601 with its zone, not "yesterday"',
+            'started: must be an ISO 8601 time with its zone, not "yesterday"',
         ),
         (
             lambda told: told.update(ended="2026-01-31T12:00:00"),
-            'ended: must be a time of ISO 8601 with its zone, not "2026-01-31T12:00:00"',
+            'ended: must be an ISO 8601 time with its zone, not "2026-01-31T12:00:00"',
         ),
         (
             lambda told: told.update(started="0001-01-01T00:00:00+00:00"),
-            'started: must be a time of ISO 8601 with its zone, not "0001-01-01T00:00:00+00:00"',
+            'started: must be an ISO 8601 time with its zone, not "0001-01-01T00:00:00+00:00"',
         ),
         (
             lambda told: told["cases"].append(told["cases"][0]),
@@ -103,15 +100,15 @@ def test_what_is_written_is_read() -> None:
             lambda told: told.update(profile="x" * 201),
             "profile: string should have at most 200 characters",
         ),
-        (lambda told: told.pop("format"), "it names no format"),
-        (lambda told: told.update(format="1"), "it names no format"),
+        (lambda told: told.pop("format"), "it has no format number"),
+        (lambda told: told.update(format="1"), "it has no format number"),
     ],
 )
 def test_a_file_is_a_result_or_is_refused(
     change: Callable[[dict[str, Any]], object], said: str
 ) -> None:
     """What is missing, unknown or of another kind is named with its place."""
-    assert damaged(change) == f"is no result of a benchmark: {said}"
+    assert damaged(change) == f"is not a benchmark result: {said}"
 
 
 def test_another_format_is_told_from_damage() -> None:
@@ -119,7 +116,7 @@ def test_another_format_is_told_from_damage() -> None:
     said = damaged(lambda told: told.update(format=2, more=1))
     assert said.startswith("has format 2, and this servicekit reads format 1; ")
     for text in ("{", "[1]", "7", "[" * 100_000):
-        with pytest.raises(ResultError, match="is no result of a benchmark"):
+        with pytest.raises(ResultError, match="is not a benchmark result"):
             BenchResult.parse(text, where="x")
 
 
@@ -241,9 +238,9 @@ def test_conditions_name_what_differs() -> None:
     hot = Sampling(temperature=1.0, seed=2)
     other = conditions(kv_precision="f16", thinking=None, sampling=hot)
     assert conditions().differences(other) == (
-        "kv_precision (fp8, f16)",
-        "thinking (off, unknown)",
-        "sampling (temperature 0.0 seed 0, temperature 1.0 seed 2)",
+        ("kv_precision", "(fp8, f16)"),
+        ("thinking", "(off, unknown)"),
+        ("sampling", "(temperature 0.0 seed 0, temperature 1.0 seed 2)"),
     )
 
 
@@ -281,11 +278,11 @@ def test_what_is_no_run_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match=r"there is no run .* did you mean"):
         store.load("20260131T120000Z-dspark-matched-32", tmp_path)
     for path in (tmp_path / "none.json", tmp_path):
-        with pytest.raises(ResultError, match="there is no file"):
+        with pytest.raises(ResultError, match="does not exist"):
             store.load(str(path), tmp_path)
     large = tmp_path / "large.json"
     large.touch()
     with large.open("r+b") as file:
         file.truncate(store.LARGEST + 1)
-    with pytest.raises(ResultError, match="more than 64 MiB"):
+    with pytest.raises(ResultError, match="larger than 64 MiB"):
         store.load(str(large), tmp_path)

@@ -11,8 +11,8 @@ import pytest
 from tinyhtml5.parser import HTMLParser
 
 from servicekit.errors import UserError
-from servicekit.lab.bench.figures import WHOLES
-from servicekit.lab.bench.values import FIGURES, Suite
+from servicekit.lab.bench.figures import CASE_FIGURES, FIGURES
+from servicekit.lab.bench.result import Suite
 from servicekit.lab.compare.charts import chart, is_sweep
 from servicekit.lab.compare.comparison import Comparison, compared
 from servicekit.lab.compare.drawing import check_drawing, drawn
@@ -22,10 +22,10 @@ from servicekit.lab.compare.words import MEANINGS
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from servicekit.lab.bench.figures import CaseFigure
-    from servicekit.lab.bench.values import Case, Figure
+    from servicekit.lab.bench.figures import CaseFigure, Figure
+    from servicekit.lab.bench.result import Case
 
-SHOWN: tuple[Figure | CaseFigure, ...] = (*FIGURES, *WHOLES)
+SHOWN: tuple[Figure | CaseFigure, ...] = (*FIGURES, *CASE_FIGURES)
 HOSTILE = '<script>alert("1")</script>'
 """What a file from another machine may call itself."""
 
@@ -133,9 +133,9 @@ def test_the_page_says_what_the_comparison_does() -> None:
     (trap,) = comparison.traps
     assert f"B, chat: drafter graph lost: {trap.text}" in said
     assert "not verified: recall failed" in said
-    assert "B is not like A in engine (sglang 0.5.23, vllm 0.5.23)." in said
+    assert "B and A differ in engine (sglang 0.5.23, vllm 0.5.23)." in said
     assert "Suite matched-32k version 1 (0123456789ab)." in said
-    assert "8,192 tokens of prompt, up to 256 tokens of answer, 1 at once, context 32,768" in said
+    assert "8,192 prompt tokens, up to 256 answer tokens, concurrency 1, context 32,768" in said
     assert "Made 2026-01-31 12:00:00 UTC by servicekit" in said
     (html,) = root.iter("html")
     assert html.get("lang") == "en"
@@ -264,7 +264,7 @@ def test_a_whisker_is_one_standard_deviation() -> None:
     comparison = two()
     spread = [point["high"] - point["value"] for point in _points(FIGURES[3], comparison)]
     assert spread == pytest.approx([1.0, 1.0])
-    assert all(point["low"] == point["high"] for point in _points(WHOLES[0], comparison))
+    assert all(point["low"] == point["high"] for point in _points(CASE_FIGURES[0], comparison))
 
 
 def _points(figure: Figure | CaseFigure, comparison: Comparison) -> list[dict[str, float]]:
@@ -290,7 +290,7 @@ def test_nothing_at_all_is_drawn_too() -> None:
     """Where every value is zero, there is an axis and no error."""
     wrong = bench_results.case(samples=[bench_results.sample(correct=False)] * 3)
     runs = [bench_results.result(name, cases=(wrong,)) for name in "ab"]
-    (svg,) = drawn([chart(WHOLES[3], compared(runs)).spec])
+    (svg,) = drawn([chart(CASE_FIGURES[3], compared(runs)).spec])
     assert svg.startswith("<svg")
 
 
@@ -317,6 +317,6 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
     with pytest.raises(UserError) as refusal:
         check_drawing()
     assert str(refusal.value) == (
-        "a report needs vl-convert-python beside servicekit, which draws its charts; "
-        "`pip install 'servicekit[report]'` adds it"
+        "cannot draw the report: vl-convert-python is not installed; "
+        "install it: `pip install 'servicekit[report]'`"
     )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from machines.scripted import as_stream, completion, scripted
 
+from servicekit.lab.verify.chat import ChatReply, ChatRequest
 from servicekit.lab.verify.client import BODY_LIMIT, HIDDEN, QUOTED, Client
-from servicekit.lab.verify.values import ChatReply, ChatRequest
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ def test_a_refusal_is_quoted() -> None:
 
 def test_what_is_no_json_is_no_completion() -> None:
     """A web page with status 200 is a fault."""
-    assert asked(200, "<html>").fault == "the answer is no chat completion"
+    assert asked(200, "<html>").fault == "the answer is not a chat completion"
 
 
 def test_a_server_that_cuts_or_hangs_is_a_reply() -> None:
@@ -157,7 +157,7 @@ def test_what_cannot_be_written_is_taken_out() -> None:
     reply = asked(200, spoilt)
     assert (reply.content, reply.prompt_tokens, reply.fault) == ("a?b", None, "")
     assert "NaN" not in json.dumps(reply.body)
-    assert asked(200, "[" * 100_000).fault == "the answer is no chat completion"
+    assert asked(200, "[" * 100_000).fault == "the answer is not a chat completion"
 
 
 def test_no_redirect_is_followed() -> None:
@@ -179,7 +179,7 @@ def test_no_redirect_is_followed() -> None:
     ("answer", "fault"),
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{}", "the connection failed: "),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}" + b" " * 99, "the answer is no chat"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}" + b" " * 99, "the answer is not a chat"),
         (
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}",
             "the connection failed: ",

@@ -11,26 +11,25 @@ import pytest
 from machines.scripted import completion, scripted
 from unit.models.sound_model import CONTEXT, KNOWN, call, question, sound, spoken, words
 
+from servicekit.lab.verify.chat import ChatReply
 from servicekit.lab.verify.client import Client
-from servicekit.lab.verify.gates import GATES, NEEDLES
+from servicekit.lab.verify.gate import Batch, GateOutcome, GateResult, ServedModel, Twin
+from servicekit.lab.verify.gates import GATES
+from servicekit.lab.verify.long_prompts import NEEDLES
 from servicekit.lab.verify.runner import KEPT, run
-from servicekit.lab.verify.values import (
-    Batch,
-    ChatReply,
-    GateOutcome,
-    GateResult,
-    ServedModel,
-    Twin,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from unit.models.sound_model import Answer, Model
 
-    from servicekit.lab.verify.values import GateVerdict
+    from servicekit.lab.verify.gate import GateVerdict
 
 SUBJECT = ServedModel("model", context=CONTEXT, usable=CONTEXT - 1, parallel=2, repeats=4)
+
+
+BELOW = replace(SUBJECT, below_fp8="kv-cache-dtype = nvfp4")
+TWIN = Twin("balanced", "2026-01-31", KNOWN, 40)
 
 
 def judged(
@@ -177,59 +176,63 @@ UNSOUND: tuple[tuple[str, Model, str], ...] = (
     ("text", says("Paris", finish=None), "no finish reason"),
     ("text", lambda _: (302, {}), "HTTP 302"),
     ("text", says("Paris", finish="abort"), 'finish reason "abort"'),
-    ("text", lambda _: (200, {"object": "error"}), "no chat completion"),
+    ("text", lambda _: (200, {"object": "error"}), "not a chat completion"),
     ("text", lambda _: (0, {}), "the connection failed"),
     ("thinking", lambda _: (500, {"error": "boom"}), "off: HTTP 500"),
-    ("thinking", says("Paris", reasoning="Hm."), "off: it thinks all the same"),
+    ("thinking", says("Paris", reasoning="Hm."), "off: the model thinks anyway"),
     ("thinking", says(""), "off: there is no answer"),
     ("thinking", thinks_into("<think>Hm.</think>Paris"), "on: the trace is in `content`"),
-    ("thinking", thinks_into("", reasoning_content="Hm."), "answered nothing"),
+    ("thinking", thinks_into("", reasoning_content="Hm."), "gave no answer"),
     ("recall", breaks(100), "HTTP 500"),
-    ("recall", forgets(700), "tokens all is recalled"),
+    ("recall", forgets(700), "everything is recalled up to"),
     ("recall", breaks(700), "HTTP 500"),
     ("recall", forgets(0), "came back as"),
-    ("recall", says("In 1947."), 'the needle at 50% came back as "In 1947."'),
-    ("recall", counts(0), "does not count the tokens"),
-    ("recall", counts(10**30), "does not count the tokens"),
-    ("recall", counts("8"), "does not count the tokens"),
-    ("recall", counts(200_000), "the engine counts 200000 tokens of a prompt of"),
-    ("recall", counts(900), "the tokens of a prompt do not grow with it"),
+    ("recall", says("In 1947."), 'the fact at 50% came back as "In 1947."'),
+    ("recall", counts(0), "does not count prompt tokens"),
+    ("recall", counts(10**30), "does not count prompt tokens"),
+    ("recall", counts("8"), "does not count prompt tokens"),
+    ("recall", counts(200_000), "the engine counts 200000 tokens in a prompt of"),
+    ("recall", counts(900), "the token count does not grow with the prompt"),
     ("tools", says("<function=get_weather>"), "`<function=` in `content`: tool-call parser miss"),
     ("tools", says("<tool_call>{}</tool_call>"), "`<tool_call>` in `content`: tool-call parser"),
     ("tools", says("[TOOL_CALLS][]"), "`[TOOL_CALLS]` in `content`: tool-call parser missing"),
     ("tools", says("<|python_tag|>x"), "`<|python_tag|>` in `content`: tool-call parser missing"),
     ("tools", says("Sunny."), "auto: no structured tool call"),
-    ("tools", says(None, tool_calls=[call("Paris", arguments={"city": "Paris"})]), "not those of"),
+    (
+        "tools",
+        says(None, tool_calls=[call("Paris", arguments={"city": "Paris"})]),
+        "do not match the tool",
+    ),
     ("tools", says(None, tool_calls=[call("Rome")]), "required: no call for paris"),
     ("tools", calls_only(chosen, says("Sunny, 21.")), "required: no structured"),
     ("tools", says(None, tool_calls=[call("Paris", name="rm")]), 'the call names "rm"'),
     ("tools", says(None, tool_calls=5), "no structured tool call"),
-    ("tools", says(None, tool_calls=[call("Paris", arguments='{"city')]), "not those of the tool"),
-    ("tools", says(None, tool_calls=[call("Paris", arguments=None)]), "not those of the tool"),
+    ("tools", says(None, tool_calls=[call("Paris", arguments='{"city')]), "do not match the tool"),
+    ("tools", says(None, tool_calls=[call("Paris", arguments=None)]), "do not match the tool"),
     ("tools", says(None, tool_calls=[call("Paris")]), "parallel: no call for rome"),
     ("tools", says(None, tool_calls=[call("Paris"), call("Rome")]), "multi-turn: the tool's res"),
-    ("json", says("Ada is 36."), "not as the schema says"),
-    ("json", says('{"name": "Ada", "age": "36"}'), "not as the schema says"),
-    ("json", says('```json\n{"name": "Ada", "age": 36}\n```'), "not as the schema says"),
-    ("json", says('{"name": "Ada", "age": 36, "x": 1}'), "not as the schema says"),
-    ("json", says('{"name": "Ada", "age": true}'), "not as the schema says"),
-    ("json", says('{"name": "Ada", "age": 3', finish="length"), "not as the schema says"),
+    ("json", says("Ada is 36."), "does not match the schema"),
+    ("json", says('{"name": "Ada", "age": "36"}'), "does not match the schema"),
+    ("json", says('```json\n{"name": "Ada", "age": 36}\n```'), "does not match the schema"),
+    ("json", says('{"name": "Ada", "age": 36, "x": 1}'), "does not match the schema"),
+    ("json", says('{"name": "Ada", "age": true}'), "does not match the schema"),
+    ("json", says('{"name": "Ada", "age": 3', finish="length"), "does not match the schema"),
     ("json", lambda _: (500, {}), "HTTP 500"),
     ("vision", says("Three."), '2 squares were counted as "Three."'),
     ("vision", lambda _: (500, {}), "HTTP 500"),
     ("vision", lambda _: (429, {"error": "busy"}), "HTTP 429"),
     ("vision", lambda _: (401, {"error": "who"}), "HTTP 401"),
     ("wall", lambda _: (500, {}), "HTTP 500"),
-    ("wall", lambda _: (200, completion("Well.", prompt=8)), "do not grow"),
-    ("wall", swallows, "2048 tokens were met with HTTP 200"),
-    ("wall", counts(10**30), "does not count the tokens"),
-    ("wall", refuses(500), "2048 tokens were met with HTTP 500"),
-    ("wall", refuses(429), "2048 tokens were met with HTTP 429"),
-    ("wall", refuses(302), "2048 tokens were met with HTTP 302"),
+    ("wall", lambda _: (200, completion("Well.", prompt=8)), "does not grow"),
+    ("wall", swallows, "2048 tokens were answered with HTTP 200"),
+    ("wall", counts(10**30), "does not count prompt tokens"),
+    ("wall", refuses(500), "2048 tokens were answered with HTTP 500"),
+    ("wall", refuses(429), "2048 tokens were answered with HTTP 429"),
+    ("wall", refuses(302), "2048 tokens were answered with HTTP 302"),
     ("wall", lambda b: sound(b) if words(b) < CONTEXT else (0, {}), "the connection failed"),
     ("wall", dies_at_the_wall(), "the next request was not answered: HTTP 503"),
     ("stability", wavers(), "4 different answers at temperature 0"),
-    ("stability", calls_only(lambda b: "France" in question(b), says("Lyon")), "beside others, "),
+    ("stability", calls_only(lambda b: "France" in question(b), says("Lyon")), "under load, "),
     ("stability", lambda b: (503, {}) if words(b) > 50 else sound(b), "HTTP 503"),
     ("kv-precision", lambda _: (500, {}), "HTTP 500"),
 )
@@ -252,7 +255,7 @@ def test_a_broken_recall_claims_only_what_was_recalled() -> None:
 def test_a_count_that_cannot_be_one_claims_nothing() -> None:
     """An engine that tells the same of every prompt proves no length by it."""
     assert judged("recall", counts(200_000)).evidence["longest_measured"] == 0
-    assert judged("recall", counts(900)).evidence["longest_measured"] <= 900
+    assert judged("recall", counts(900)).evidence["longest_measured"] == 0
 
 
 def test_an_engine_that_does_not_count_claims_nothing() -> None:
@@ -267,16 +270,18 @@ def test_an_engine_that_does_not_count_claims_nothing() -> None:
     for gate, model in (("recall", uncounted), ("wall", uncounted), ("recall", counts_short_ones)):
         judgement = play(gate, model, SUBJECT)
         assert judgement.outcome is GateOutcome.FAIL
-        assert "does not count the tokens" in judgement.reason
+        assert "does not count prompt tokens" in judgement.reason
 
 
 def test_what_a_model_cannot_do_is_skipped_with_a_reason() -> None:
     """No tools, no eyes, no switch for thinking, no room to hide anything: no failure."""
     for gate, subject, why in (
-        ("tools", replace(SUBJECT, tools=False), "knows no tools"),
+        ("tools", replace(SUBJECT, tools=False), "does not support tools"),
+        ("tools", replace(SUBJECT, tool_parser="tool-call-parser"), "names no tool-call-parser"),
         ("vision", replace(SUBJECT, vision=False), "text only"),
         ("thinking", replace(SUBJECT, toggles_thinking=False), "cannot turn thinking"),
         ("recall", replace(SUBJECT, context=100, usable=99), "too few"),
+        ("recall", replace(SUBJECT, context=200, usable=199), "too few"),
     ):
         judgement = play(gate, reply, subject)
         assert judgement.outcome is GateOutcome.SKIP
@@ -319,6 +324,75 @@ def test_long_prompts_are_as_long_as_can_be() -> None:
     found = play("recall", templated, SUBJECT)
     assert found.outcome is GateOutcome.PASS
     assert 0.95 * room < found.evidence["longest_measured"] <= 0.97 * room
+
+
+def wordy(tokens_per_word: int, context: int = CONTEXT) -> Callable[[dict[str, Any]], ChatReply]:
+    """Make a sound model whose tokenizer makes many tokens of a word, and refuses what exceeds."""
+
+    def model(body: dict[str, Any]) -> ChatReply:
+        tokens = tokens_per_word * words(body)
+        if tokens >= context:
+            return ChatReply(400, error=f"{tokens} tokens exceed {context}")
+        answer = sound(body)[1]
+        return ChatReply(200, {**answer, "usage": {"prompt_tokens": tokens}}, seconds=0.1, ttft=0.1)
+
+    return model
+
+
+@pytest.mark.parametrize("gate", ["recall", "wall", "stability"])
+@pytest.mark.parametrize("tokens", [1, 3, 5])
+def test_prompts_are_sized_by_the_engines_count(gate: str, tokens: int) -> None:
+    """However many tokens a word has, no prompt of ours is too long for the engine."""
+    context = min(8192, tokens * CONTEXT)
+    subject = replace(SUBJECT, context=context, usable=context - 1)
+    verdict = play(gate, wordy(tokens, context), subject)
+    assert verdict.outcome is GateOutcome.PASS, verdict.reason
+
+
+def test_a_long_prompt_of_the_precision_gate_fits() -> None:
+    """The prompt that a twin will be asked, too, is sized by the engine's count."""
+    verdict = play("kv-precision", wordy(5, 8192), replace(SUBJECT, context=8192, usable=8191))
+    assert verdict.outcome is GateOutcome.SKIP, verdict.reason
+    assert verdict.evidence["answers"] == KNOWN
+
+
+def test_a_prompt_that_was_sized_too_long_is_shortened() -> None:
+    """An engine that counts long prompts unlike short ones gets shorter ones, and no blame."""
+
+    def grows(body: dict[str, Any]) -> ChatReply:
+        tokens = int(words(body) * (1.1 if words(body) > 1000 else 1))
+        return ChatReply(400, error="too long") if tokens >= CONTEXT else reply(body)
+
+    verdict = play("recall", grows, SUBJECT)
+    assert verdict.outcome is GateOutcome.PASS, verdict.reason
+    assert 0.75 * CONTEXT < verdict.evidence["longest_measured"] < 0.95 * CONTEXT
+
+
+def test_an_engine_that_refuses_far_shorter_prompts_fails() -> None:
+    """A refusal well below the context that the engine reports is its own fault."""
+
+    def small(body: dict[str, Any]) -> ChatReply:
+        return ChatReply(400, error="too long") if words(body) > 900 else reply(body)
+
+    verdict = play("recall", small, SUBJECT)
+    assert verdict.outcome is GateOutcome.FAIL
+    assert "HTTP 400" in verdict.reason
+
+
+def test_a_twin_with_more_context_is_compared_as_far_as_prompts_fit() -> None:
+    """Long prompts of the twin that exceed this context are left out, and counted."""
+    twin = replace(TWIN, sentences=400)
+    verdict = play("kv-precision", reply, replace(BELOW, twin=twin))
+    assert verdict.outcome is GateOutcome.PASS, verdict.reason
+    assert verdict.reason.endswith("; 3 prompts exceed this context")
+
+
+def test_an_answer_in_one_piece_has_no_first_token() -> None:
+    """All tokens at once show when the answer ended, not when it began."""
+    body = completion("x", prompt=9)
+    body["usage"]["completion_tokens"] = 40
+    whole = ChatReply(200, body, ttft=1.0, last=1.0001)
+    assert (whole.first_token, replace(whole, last=1.5).first_token) == (None, 1.0)
 
 
 def test_what_a_server_says_is_kept_to_a_bound() -> None:
@@ -370,10 +444,6 @@ def test_creeping_latency_and_vram_are_failures() -> None:
     assert "no VRAM" not in play("stability", reply, SUBJECT, (900, 1000)).reason
 
 
-BELOW = replace(SUBJECT, below_fp8="kv-cache-dtype = nvfp4")
-TWIN = Twin("balanced", "2026-01-31", KNOWN, 40)
-
-
 def test_one_late_answer_is_no_creep() -> None:
     """What else happens on a machine makes some answers late; that is not the service's fault."""
     numbers = count()
@@ -388,7 +458,7 @@ def test_a_cache_below_fp8_is_compared_with_its_twin() -> None:
     """Without a twin it fails, with one it fails by what FP8 gets right and it does not."""
     kept = play("kv-precision", reply, SUBJECT)
     assert kept.outcome is GateOutcome.SKIP
-    assert kept.evidence == {"answers": KNOWN, "sentences": 50}
+    assert kept.evidence == {"answers": KNOWN, "sentences": 74}
     assert "no profile with the same model" in play("kv-precision", reply, BELOW).reason
 
     asked: list[str] = []
@@ -417,7 +487,7 @@ def test_a_twin_that_knows_nothing_proves_nothing() -> None:
     dull = replace(TWIN, answers=dict.fromkeys(KNOWN, "Well."))
     judgement = play("kv-precision", reply, replace(BELOW, twin=dull))
     assert judgement.outcome is GateOutcome.FAIL
-    assert "nothing can be compared" in judgement.reason
+    assert "to compare with" in judgement.reason
 
 
 def test_odd_bodies_are_read_without_an_error() -> None:

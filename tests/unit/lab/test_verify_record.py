@@ -13,17 +13,17 @@ import pytest
 
 from servicekit.host import run_files
 from servicekit.lab.verify.binding import fingerprint, vram
+from servicekit.lab.verify.gate import GateOutcome, GateResult, Twin
 from servicekit.lab.verify.record import (
     Fingerprint,
     Verification,
     last_of,
     prepare,
     read,
-    standing,
     twin_of,
+    verification_status,
     write,
 )
-from servicekit.lab.verify.values import GateOutcome, GateResult, Twin
 from servicekit.models.hub_cache import Repository
 from servicekit.models.weights import needs
 
@@ -96,18 +96,18 @@ def test_a_place_is_prepared_where_there_is_one(tmp_path: Path) -> None:
 def test_what_status_says() -> None:
     """Verified, changed since with what changed, or not verified with what failed."""
     gates = ("recall",)
-    assert standing(None, None, gates) == "not verified"
-    assert standing(KEPT, BOUND, ("recall", "text")) == "not verified"
-    assert standing(replace(KEPT, findings=()), BOUND, gates) == "not verified"
-    assert standing(KEPT, BOUND, gates) == "verified, prompts up to 1987 tokens"
+    assert verification_status(None, None, gates).text == "not verified"
+    assert verification_status(KEPT, BOUND, ("recall", "text")).text == "not verified"
+    assert verification_status(replace(KEPT, findings=()), BOUND, gates).text == "not verified"
+    assert verification_status(KEPT, BOUND, gates).text == "verified, prompts up to 1987 tokens"
     other = replace(BOUND, profile="b2", engine="0.5.23", model="c0ffee00beef d00d", gpu="")
     said = "changed since: profile, engine (0.5.16 → 0.5.23), model (c0ffee → c0ffee00 d00d), "
     said += "gpu (RTX 5090 → ?)"
-    assert standing(KEPT, other, gates) == said
+    assert verification_status(KEPT, other, gates).text == said
     failed = replace(KEPT, findings=(replace(FOUND, outcome=GateOutcome.FAIL),))
-    assert standing(failed, BOUND, gates) == "not verified: recall failed"
+    assert verification_status(failed, BOUND, gates).text == "not verified: recall failed"
     short = replace(KEPT, gates=("text",), findings=(replace(FOUND, gate="text"),))
-    assert standing(short, BOUND, ("text",)) == "verified"
+    assert verification_status(short, BOUND, ("text",)).text == "verified"
 
 
 def test_a_twin_is_the_newest_with_the_same_model_at_fp8() -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from machines.scripted import as_stream, completion
 
-from servicekit.lab.verify.gates import NEEDLES, QUESTIONS
+from servicekit.lab.verify.gate import QUESTIONS
+from servicekit.lab.verify.long_prompts import NEEDLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -108,7 +108,7 @@ def test_context_is_what_each_request_was_promised() -> None:
     total = llama_plan({"ctx-size": 4096}, context_requested=4096, parallel=2)
     assert total.effective_context == 2048
     assert total.verdict is Fit.TIGHT
-    assert total.reason == "a request can use 2,048 tokens, not the 4,096 asked for"
+    assert total.reason == "a request can use 2,048 tokens, not the 4,096 requested"
     assert total.levers == ("raise --ctx-size, which 2 slots share",)
 
 
@@ -123,7 +123,8 @@ def test_a_context_beyond_the_models_is_not_used() -> None:
     plan = llama_plan({}, context_requested=16_384)
     assert plan.effective_context == 8192
     assert plan.verdict is Fit.TIGHT
-    assert plan.levers == ()
+    assert plan.reason == "the model's own window is 8,192 tokens, not the 16,384 requested"
+    assert plan.levers == ("lower context.requested to 8192",)
 
 
 def test_without_any_context_the_models_own_is_taken() -> None:

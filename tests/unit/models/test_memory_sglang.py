@@ -436,7 +436,7 @@ def test_too_small_a_context_names_the_levers_of_the_long_variant() -> None:
     """The official recipe asked for 200,000 tokens is led to the published variant."""
     plan = plan_of(OFFICIAL, context_requested=200_000)
     assert plan.verdict is Fit.TIGHT
-    assert plan.reason == "a request can use 38,706 tokens, not the 200,000 asked for"
+    assert plan.reason == "a request can use 38,706 tokens, not the 200,000 requested"
     assert plan.levers == (
         "raise --mem-fraction-static to 0.95 (now 0.85)",
         "keep the rest free: --max-total-tokens 200000",

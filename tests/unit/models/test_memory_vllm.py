@@ -275,7 +275,7 @@ def test_a_declared_length_below_the_request_is_tight() -> None:
     """A shorter `--max-model-len` than the profile asks for is said."""
     plan = vllm_plan({"max-model-len": 16_384}, context_requested=32_768)
     assert plan.verdict is Fit.TIGHT
-    assert plan.reason == "a request can use 16,384 tokens, not the 32,768 asked for"
+    assert plan.reason == "a request can use 16,384 tokens, not the 32,768 requested"
 
 
 def test_what_was_published_about_a_checkpoint_is_said() -> None:
