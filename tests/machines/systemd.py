@@ -72,8 +72,12 @@ def _below(root: Path, inside: str | os.PathLike[str]) -> Path:
 class Machine:
     """One machine: `boot` it, `run` things inside, `reboot`, and `remove` it."""
 
-    def __init__(self, image: Path | None = None) -> None:
+    def __init__(
+        self, image: Path | None = None, *, trees: Mapping[Path, Path] | None = None
+    ) -> None:
+        """Make it; `trees` are more folders of this machine, and where they are inside."""
         self._image = image
+        self._more = dict(trees or {})
         self.state = Path(tempfile.mkdtemp(prefix="machine-"))
         self.cgroup = _cgroup_root() / self.state.name
         self.cgroup.mkdir()
@@ -82,8 +86,8 @@ class Machine:
         self._order("cgroup", str(self.cgroup))
         if image is not None:
             self._order("image", str(image))
-        trees = self._trees() if image is None else ()
-        self._order("lay", "".join(f"{source}\t{target}\n" for source, target in trees))
+        laid = self._trees() if image is None else ()
+        self._order("lay", "".join(f"{source}\t{target}\n" for source, target in laid))
         self._console = (self.state / "console.log").open("wb")
         # The machine ends with the test run, even with one that is killed.
         self._holder = subprocess.Popen(
@@ -117,6 +121,7 @@ class Machine:
         """Name what the machine is to see, and where."""
         yield Path(sys.prefix), PREFIX
         yield TESTS, TESTS_INSIDE
+        yield from self._more.items()
         if self._editable:
             for tree in ("servicekit", "templates", "units"):
                 yield self._package().parent / tree, SOURCE / tree
