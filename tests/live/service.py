@@ -225,8 +225,14 @@ class Live:
     # Faults.
 
     def inflict(self, fault: Fault, *, engine: str, prompt: str, tokens: int) -> Row:
-        """Do what `fault` says, wait until the service is ready again, and time the way there."""
+        """Do what `fault` says, wait until the service is ready again, and time the way there.
+
+        The service is restarted first where an earlier fault would hold the next launch off.
+        """
         before = self.wait_ready()
+        if before["restarts"]:
+            self.verb("restart", limit=self.start_limit)
+            before = self.wait_ready(after=before["run"])
         known = len(self.causes())
         client = self.begin(prompt, tokens) if fault.busy else None
         if client is not None:
@@ -252,7 +258,7 @@ class Live:
         self.wait_ready(after=before["run"])
         ready = passed()
         if client is not None:
-            client.wait(30)
+            client.communicate(timeout=30)
         assert not old & set(self.pids()), "a process of the old engine is left"
         (cause, *_) = self.causes()[known:]
         assert cause in fault.causes, f"the ledger names {cause}"

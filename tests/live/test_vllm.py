@@ -6,6 +6,7 @@ writes the section of `docs/live.md`.
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -112,8 +113,9 @@ def test_it_becomes_ready(live: Live, report: Report) -> None:
 
 
 def test_the_gates_and_a_benchmark_run(live: Live, report: Report) -> None:
-    """`verify` runs every gate, and `bench` agrees with the engine's own counters."""
-    verdict = live.json("verify", limit=900)
+    """`verify` runs every gate, which so small a model need not pass, and `bench` measures it."""
+    done = live.verb("verify", "--json", check=False, limit=900)
+    verdict = json.loads(done.stdout)
     outcomes = {each["gate"]: each["outcome"] for each in verdict["findings"]}
     reasons = {each["gate"]: each["reason"] for each in verdict["findings"]}
     show("verify", "\n".join(f"{gate}: {outcomes[gate]}: {reasons[gate]}" for gate in outcomes))
@@ -137,7 +139,7 @@ def test_a_long_prefill_lives(live: Live) -> None:
     prompts = [f"Report {n}. " + "the boats lay quiet in the harbour. " * 400 for n in range(3)]
     clients = [live.begin(prompt, 8, limit=300) for prompt in prompts]
     for client in clients:
-        client.wait(300)
+        client.communicate(timeout=300)
     assert live.wait_ready()["run"] == before["run"]
 
 
@@ -155,7 +157,7 @@ def test_a_stop_ends_a_generation(live: Live, report: Report) -> None:
     client = live.begin(STORY, 3000)
     wait_until(live.generating, 30, "a generation is under way")
     took = live.stop()
-    client.wait(30)
+    client.communicate(timeout=30)
     report.notes.append(f"stop with a generation under way: {took:.1f} s")
 
 
@@ -171,4 +173,4 @@ def test_a_wrong_option_and_a_taken_port_are_named(live: Live) -> None:
     assert refused.returncode != 0
     assert str(PORT) in refused.stdout + refused.stderr
     holder.terminate()
-    holder.wait(10)
+    holder.communicate(timeout=10)
