@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of
+from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, ProfileName, complete_profile, session
 from servicekit.cli.output import as_json, coloured, ours
 from servicekit.watchdog import history
@@ -151,7 +152,8 @@ def _of_service(mine: Session, name: str) -> Diagnosis:
     from servicekit.watchdog import ledger
 
     found = mine.installed(name)
-    recipe = mine.profile(name)
+    recipe = mine.installed_profile(name)
+    note_outdated(mine, name)
     runs = history.runs(ledger.read(Path(mine.places.ledger(name))))
     if not runs:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from servicekit.cli.options import ForUser, ProfileName, session
+from servicekit.cli.options import ForUser, PlanFile, ProfileName, session
 from servicekit.cli.output import note
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from servicekit.cli.session import Session
     from servicekit.watchdog.status import Status
 
@@ -34,30 +36,48 @@ def alert(
             help="Of the watchdog that is about to end, which its manager does not know yet.",
         ),
     ] = None,
+    plan: PlanFile = None,
     user: ForUser = False,
 ) -> None:
     """Send the configured alert for a service.
 
-    systemd runs this when a service stays failed, and under Supervisor its watchdog does, before it
-    ends. The program `alert_command` finds the fields
-    below as JSON on its standard input, and in its environment as SERVICEKIT_PROFILE and so on;
-    the URL `alert_webhook` gets the JSON posted, with a line for a person as "text". Without either
-    nothing happens.
+    systemd runs this when a service stays failed, and under Supervisor its watchdog runs it before
+    it ends. The program `alert_command` gets the fields below as JSON on its standard input, and in
+    its environment as SERVICEKIT_PROFILE and so on; the JSON is posted to the URL `alert_webhook`,
+    with a line for a person as "text". Without either nothing happens. If the settings cannot be
+    read, the `alert_command` of the last install is used.
 
     Fields: profile, state, cause, why, remedy, since, run, restarts.
     """
     mine = session(ctx, user=user)
-    command, webhook = mine.settings.alert_command, mine.settings.alert_webhook
-    if not command and webhook is None:
-        return
     # The unit that runs this knows the service by its unit's name.
     name = profile.removesuffix(".service").removeprefix("servicekit-")
+    command, webhook = _channels(mine, name, plan)
+    if not command and webhook is None:
+        return
     told = _look(mine, name, exit_code).as_json()
     fields = {key: told[key] for key in FIELDS}
     if webhook is not None:
-        _post(webhook.get_secret_value(), fields)
+        _post(webhook, fields)
     if command:
         _become(command, fields)
+
+
+def _channels(mine: Session, name: str, file: Path | None) -> tuple[tuple[str, ...], str | None]:
+    """Return the command and the webhook; the installed command where the settings are refused."""
+    from servicekit.errors import UserError
+    from servicekit.service.installed import read_plan
+
+    try:
+        webhook = mine.settings.alert_webhook
+    except UserError as error:
+        plan = None if file is None else read_plan(file, name)
+        if plan is None:
+            raise
+        note(f"using the alert_command of the last install: {error.message}")
+        mine.use_plan(plan)
+        return plan.alert_command, None
+    return mine.settings.alert_command, None if webhook is None else webhook.get_secret_value()
 
 
 def _look(mine: Session, name: str, exit_code: int | None) -> Status:

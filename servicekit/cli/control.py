@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session
 from servicekit.cli.output import duration, note, ours, paint
 from servicekit.watchdog import history
@@ -42,11 +43,13 @@ def start(
 ) -> None:
     """Start a service and wait until it is ready.
 
-    Where it does not, it is said why, and the exit code is 1. Earlier faults are forgiven. What
-    cannot fit the GPU is refused, where that can be asked. ^C ends the showing, not the service.
+    It runs as it was installed. If it does not become ready, the reason is shown and the exit code
+    is 1. The restart count is reset. A profile that cannot fit the GPU is refused, where the GPU
+    can be asked. ^C ends the display, not the service.
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)
+    note_outdated(mine, profile)
     if not _runs(mine.look(found)):
         refuse_start(mine, found, anyway=anyway)
     order(mine, found)
@@ -72,17 +75,27 @@ def restart(
     ctx: typer.Context,
     profile: ProfileName,
     *,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install the profile as it is now before the restart.")
+    ] = False,
     no_wait: NoWait = False,
     anyway: Anyway = False,
     user: ForUser = False,
 ) -> None:
     """Stop a service and start it again.
 
-    It starts with its files as they now are, and is shown as by `start`.
+    It runs as it was installed, which --install brings up to date first, and is shown as by
+    `start`.
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)
-    refuse_start(mine, found, anyway=anyway)
+    if install:
+        from servicekit.cli.install import install_again
+
+        install_again(mine, found, anyway=anyway)
+    else:
+        note_outdated(mine, profile)
+        refuse_start(mine, found, anyway=anyway)
     order(mine, found, again=True)
     if not no_wait:
         follow(mine, found)
@@ -116,11 +129,11 @@ def _runs(now: Status) -> bool:
 
 
 def _recipe(mine: Session, profile: str) -> Profile | None:
-    """Read an installed profile; `None` where that is refused, as the watchdog will do and say."""
+    """Read the profile as installed; `None` where that is refused, as the watchdog will report."""
     from servicekit.errors import UserError
 
     try:
-        return mine.profile(profile)
+        return mine.installed_profile(profile)
     except UserError:
         return None
 
@@ -132,7 +145,7 @@ def refuse_start(
     from servicekit.cli import refusals
 
     recipe = _recipe(mine, found.manifest.profile)
-    if recipe is not None:
+    if recipe is not None and mine.settings_error() is None:
         refusals.refuse_start(mine, found, recipe, anyway=anyway, known=known)
 
 
@@ -163,13 +176,18 @@ def _tell_rivals(mine: Session, found: Installed) -> None:
 
 def _make_directories(mine: Session, found: Installed) -> None:
     """Make again what a reboot swept away, such as everything below /run."""
-    from servicekit.cli.orders import order_of
-    from servicekit.install.installation import make_directories
+    from servicekit.cli.orders import account_of
+    from servicekit.install.installation import directories, make_directories
     from servicekit.install.rootfs import Tree
 
-    tree = Tree()
-    recipe = mine.profile(found.manifest.profile)
-    make_directories(order_of(mine, recipe, tree, manager=found.manager.name), tree)
+    manifest = found.manifest
+    name, manager = manifest.profile, manifest.manager
+    plan = mine.installed_plan(name)
+    if plan is None:
+        user = account_of(mine, mine.profile(name), manager, manifest.user_name)
+    else:
+        user = plan.user
+    make_directories(directories(mine.places, name, manager, user), Tree())
 
 
 def follow(mine: Session, found: Installed) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session
 from servicekit.cli.output import as_json, duration, note, ours, paint
 
@@ -83,6 +84,8 @@ def _request(mine: Session, only: str | None) -> DoctorRequest:
                 raise
             refused.append(RefusedProfile(name, error.message.partition("\n")[0]))
         else:
+            if name in installed:
+                note_outdated(mine, name)
             named = mine.manager_name(None if manager is None else manager.name)
             orders.append(order_of(mine, recipe, Tree(), manager=named))
     return DoctorRequest(

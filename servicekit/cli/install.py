@@ -159,8 +159,11 @@ class _Work:
             return
         self.install(order, now=False)
 
-    def install(self, order: Order, *, now: bool) -> None:
-        """Install one profile, or with `dry_run` show what that would do."""
+    def install(self, order: Order, *, now: bool = False, restarts: bool = False) -> None:
+        """Install one profile, or with `dry_run` show what that would do.
+
+        With `restarts` the caller restarts the service, and no hint asks for it.
+        """
         from servicekit.cli.fetch import tell_missing
         from servicekit.cli.refusals import refuse
         from servicekit.install.installation import propose
@@ -194,7 +197,7 @@ class _Work:
         warn_of_logouts(self.mine, self.runs)
         if not now:  # a start says it itself
             tell_missing(recipe, order.places, root)
-        if self.runs is not None:
+        if self.runs is not None and not restarts:
             _start_or_hint(self.mine, proposal, self.runs, now=now)
 
 
@@ -216,6 +219,13 @@ def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]
             proposal = propose(order, tree)
             carry_out(proposal, held, one.manager)
             tell_changes(proposal.changes)
+
+
+def install_again(mine: Session, found: Installed, *, anyway: bool) -> None:
+    """Install a service anew from its profile as it is now, with the choices made before."""
+    name, manager = found.manifest.profile, found.manager
+    work = _Work(mine, _tree(None), manager, dry_run=False, anyway=anyway, force=False)
+    work.install(work.order(mine.profile(name), manager.name, None, enable=None), restarts=True)
 
 
 def uninstall(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -27,6 +28,10 @@ def complete_profile(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+PlanFile = Annotated[
+    Path | None,
+    typer.Option("--plan", metavar="FILE", help="Installed plan to use; the profile's by default."),
+]
 ProfileName = Annotated[
     str,
     typer.Argument(metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile),

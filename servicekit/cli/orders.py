@@ -34,7 +34,7 @@ def order_of(
         profile=profile,
         places=mine.places,
         manager=manager,
-        user=_account(mine, profile, manager, user_name),
+        user=account_of(mine, profile, manager, user_name),
         user_name=user_name,
         gpus=own.gpus if own is not None and known else profile.gpus,
         uuids=own.uuids if own is not None and known else (),
@@ -48,10 +48,8 @@ def order_of(
     )
 
 
-def _account(
-    mine: Session, profile: Profile, manager: ManagerName, user_name: str | None
-) -> str | None:
-    """Account of the service; `None` for that of the manager."""
+def account_of(mine: Session, profile: Profile, manager: str, user_name: str | None) -> str | None:
+    """Return the account of the service; `None` for that of the manager."""
     from servicekit.errors import UserError
     from servicekit.places import Scope
     from servicekit.profiles.vocabulary import ManagerName
@@ -60,10 +58,10 @@ def _account(
     if mine.places.scope is Scope.USER:
         if user_name is not None:
             raise UserError(
-                "--user-name is for the system's services; your own run as you",
-                hint="leave it away",
+                "--user-name applies to system services only; user services run as you",
+                hint="leave it out",
             )
         return None
     # A container that has only Supervisor usually has only root, too.
-    default = mine.settings.service_user if manager is ManagerName.SYSTEMD else None
+    default = mine.settings.service_user if manager == ManagerName.SYSTEMD else None
     return named or default

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from servicekit.cli.freshness import outdated
 from servicekit.cli.options import AsJson, ForManager, ForUser, ProfileName, session
-from servicekit.cli.output import as_json, note, table, warn
+from servicekit.cli.output import as_json, note, ours, table, warn
 from servicekit.text import printable
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
     Some are built in, others are this site's. One of the site's runs only when it is named in
     `allow` in the settings; one that has a mistake is listed with it.
     """
-    found = session(ctx, user=user).catalog.describe()
-    installed = session(ctx, user=user).manifests()
+    mine = session(ctx, user=user)
+    found, installed = mine.catalog.describe(), mine.manifests()
+    changed = {name: outdated(mine, name) for name in installed}
     if json:
         as_json(
             [
@@ -34,6 +36,7 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
                     "source": listed.source,
                     "allowed": listed.allowed,
                     "installed": listed.name in installed,
+                    "outdated": changed.get(listed.name, ""),
                     "engine": listed.engine,
                     "port": listed.port,
                     "summary": listed.summary,
@@ -54,6 +57,9 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
         )  # fmt: skip
         rows.append((listed.name, listed.engine or "", str(listed.port or ""), standing, what))
     table(("PROFILE", "ENGINE", "PORT", "", "SUMMARY"), rows)
+    for name, words in changed.items():
+        if words:
+            note(ours(f'"{name}": {words}'))
 
 
 def show(

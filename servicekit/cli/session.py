@@ -11,6 +11,7 @@ from servicekit.cli.output import speak_of
 
 if TYPE_CHECKING:
     from servicekit.cli.quick import Quick
+    from servicekit.errors import UserError
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager, Seen
     from servicekit.places import Places, Scope
@@ -97,12 +98,25 @@ class Session:
         """The profile `name`; raises `UserError` where it is refused."""
         return self.catalog.get(name)
 
+    def settings_error(self) -> UserError | None:
+        """Why the settings are refused; what is installed starts all the same."""
+        from servicekit.errors import UserError as Refused
+
+        try:
+            return None if self.settings else None
+        except Refused as error:
+            return error
+
     def sources(self, name: str) -> dict[str, str | None]:
         """The files that decide on profile `name`, with their hashes."""
+        from servicekit.errors import UserError
         from servicekit.profiles.sources import digests
 
-        settings = str(self.settings.file or self.places.config)
-        return digests((settings, *self.catalog.sources(name)))
+        try:
+            settings = str(self.settings.file or self.places.config)
+            return digests((settings, *self.catalog.sources(name)))
+        except UserError:  # where a plan is made of what is installed, and its profile is refused
+            return {}
 
     def installed_plan(self, name: str) -> InstalledPlan | None:
         """What the install of `name` resolved; `None` without one, as 0.1.0 wrote none."""
@@ -112,12 +126,27 @@ class Session:
 
     def installed_profile(self, name: str) -> Profile:
         """The profile `name` as it is installed, and as it is now where it is not installed."""
+        from servicekit.errors import ExitCode, UserError
+
         plan = self.installed_plan(name)
         if plan is None:
             return self.profile(name)
         from servicekit.profiles.model import Profile
 
-        return Profile.model_validate(plan.data)
+        try:
+            return Profile.model_validate(plan.data)
+        except ValueError:
+            raise UserError(
+                f'plan "{self.places.plan(name)}" is not one of this servicekit',
+                hint=f"run `servicekit install {name}`",
+                code=ExitCode.CONFIG,
+            ) from None
+
+    def use_plan(self, plan: InstalledPlan) -> None:
+        """Take the places from an installed plan, whatever the settings say."""
+        from servicekit.cli.quick import Quick
+
+        self._quick = Quick(plan.places, "auto", "")
 
     def manifests(self) -> dict[str, Manifest]:
         """What is installed."""

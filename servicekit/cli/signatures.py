@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, ProfileName, SomeProfile, session
+from servicekit.cli.options import AsJson, ForUser, PlanFile, ProfileName, SomeProfile, session
 
 
 def status(
@@ -68,12 +67,7 @@ def watch(
     ctx: typer.Context,
     profile: ProfileName,
     *,
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            "--plan", metavar="FILE", help="Installed plan to run, by default the profile's."
-        ),
-    ] = None,
+    plan: PlanFile = None,
     user: ForUser = False,
 ) -> None:
     """Run an engine under its watchdog (for the manager).

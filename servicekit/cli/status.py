@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from servicekit.cli.freshness import outdated
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
 from servicekit.text import printable
 
@@ -54,6 +55,7 @@ def look(session: Session, installed: list[Manifest]) -> list[Status]:
         replace(
             status_of(manifest, session.places, said.get(manifest.profile)),
             drift=drift[manifest.profile],
+            outdated=outdated(session, manifest.profile),
         )
         for manifest in installed
     ]
@@ -83,6 +85,8 @@ def _row(found: Status) -> tuple[str, ...]:
     why = found.why
     if found.drift:
         why += f" ({len(found.drift)} of its files changed by hand)"
+    if found.outdated:
+        why += f" ({found.outdated.partition(':')[0]})"
     return found.profile, found.state, age(found.since), "yes" if found.enabled else "no", why
 
 
@@ -103,6 +107,8 @@ def _tell(found: Status, verified: str) -> None:
         ("model", found.model),
         ("context", f"{context} tokens" if context else ""),
         ("plan", found.pool_drift),
+        ("outdated", ours(found.outdated)),
+        ("version", ours(found.upgrade)),
         ("KV cache", below_fp8),
         ("verified", verified),
         ("processes", process),

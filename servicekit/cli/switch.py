@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session
 from servicekit.cli.output import duration, note
 
@@ -45,7 +46,8 @@ def switch(
 
     mine = session(ctx, user=user)
     new = mine.installed(profile)
-    recipe = mine.profile(profile)
+    recipe = mine.installed_profile(profile)
+    note_outdated(mine, profile)
     refuse_start(mine, new, recipe, anyway=anyway)
     others = _excluded(mine, new, recipe)
     running = [one for one in others if one.manager.look([one.unit])[one.unit].is_up]

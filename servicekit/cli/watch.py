@@ -18,15 +18,16 @@ def watch(session: Session, profile: str, plan: Path | None) -> int:
     """Run an engine under its watchdog; give the exit code for the manager."""
     from servicekit.managers.alarm import alarm
 
+    named = () if plan is None else ("--plan", str(plan))
     command: tuple[str, ...] = ()
     try:
         installed = _installed(session, profile, plan)
         command = installed.command
         code = _watch(installed)
     except UserError as error:
-        alarm(command or session.own_command(), profile, error.code, os.environ)
+        alarm(command or session.own_command(), profile, error.code, os.environ, named)
         raise
-    alarm(command, profile, code, os.environ)
+    alarm(command, profile, code, os.environ, named)
     return code
 
 

@@ -100,7 +100,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
             kv_precision_accepted=profile.kv_precision_accepted,
             overruled=order.overruled,
         ),
-        directories=tuple(directories(order)),
+        directories=tuple(directories(places, profile.name, order.manager, order.user)),
         sysusers=next((a.text for a in wanted if a.path.parent == places.sysusers), ""),
         missing=found.missing,
         warnings=found.warnings,
@@ -131,13 +131,12 @@ def look_around(order: Order, tree: Tree) -> Survey:
     return replace(found, host=host)
 
 
-def directories(order: Order) -> Iterable[Directory]:
+def directories(places: Places, name: str, manager: str, user: str | None) -> Iterable[Directory]:
     """Name the directories that the service needs and its manager does not make.
 
     systemd makes those of its services itself, at every start, but for what the settings moved.
     """
-    places, name, user = order.places, order.profile.name, order.user
-    if order.manager is ManagerName.SUPERVISOR:
+    if manager == ManagerName.SUPERVISOR:
         # Supervisor opens the log itself; all others are the watchdog's and the engine's.
         yield Directory(places.logs, 0o755, None)
         yield Directory(places.state / name, 0o755, user)
@@ -148,9 +147,9 @@ def directories(order: Order) -> Iterable[Directory]:
             yield Directory(path, 0o755, user)
 
 
-def make_directories(order: Order, tree: Tree) -> None:
+def make_directories(wanted_ones: Iterable[Directory], tree: Tree) -> None:
     """Make those of `directories` that are missing, as their install did."""
-    wanted = {directory.path: directory for directory in directories(order)}
+    wanted = {directory.path: directory for directory in wanted_ones}
     for path in tree.missing(wanted):
         make_directory(tree, wanted.get(path, Directory(path, 0o755, None)))
 

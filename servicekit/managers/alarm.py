@@ -19,15 +19,22 @@ LIMIT: Final = 60.0  # seconds for the whole alert, as in systemd's unit
 PROGRAM: Final = "SUPERVISOR_PROCESS_NAME"
 
 
-def alarm(command: tuple[str, ...], profile: str, code: int, environ: Mapping[str, str]) -> None:
+def alarm(
+    command: tuple[str, ...],
+    profile: str,
+    code: int,
+    environ: Mapping[str, str],
+    plan: tuple[str, ...] = (),
+) -> None:
     """Send the alert for a watchdog that is about to exit with the final code `code`.
 
-    `command` runs servicekit. Acts only in the program of `profile` under Supervisor, and not where
-    a restart follows or the stop was requested. An alert that fails is ignored.
+    `command` runs servicekit, and `plan` is the option that names the installed plan. Acts only in
+    the program of `profile` under Supervisor, and not where a restart follows or the stop was
+    requested. An alert that fails is ignored.
     """
     if environ.get(PROGRAM) != f"servicekit-{profile}" or code == 0 or code not in FINAL:
         return
-    words = [*command, "alert", profile, "--exit-code", str(int(code))]
+    words = [*command, "alert", profile, "--exit-code", str(int(code)), *plan]
     try:
         subprocess.run(words, env=dict(environ), timeout=LIMIT, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -122,7 +122,10 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
     yield _file(
         places.units / f"servicekit-alert@{service}.d" / "servicekit.conf",
         "alert.conf.j2",
-        alert=(*plan.host.servicekit, "alert", profile.name),
+        alert=(
+            *(*plan.host.servicekit, "alert", profile.name),
+            *("--plan", str(places.plan(profile.name))),
+        ),
         user=unit.user,
     )
     yield _static(places.units / ALERT)

@@ -23,6 +23,8 @@ SEND_LIMIT: Final = 1.0
 STATUS_LENGTH: Final = 1000
 """Characters of a status line; a datagram of more than 4096 bytes would be dropped as a whole."""
 
+FORMAT: Final = 1
+"""Version of the state file's layout."""
 MOST: Final = 2**31
 """Tokens beyond which a count is none."""
 WORDS: Final = frozenset({"configured", "starting", "ready", "degraded", "failed", "stopped"})
@@ -183,6 +185,9 @@ class State:
     """Bugs in reporting that the watchdog has caught in this run."""
     bug: str = ""
     """The first of them."""
+    format: int = FORMAT
+    servicekit: str = "0.1.0"
+    """Version of the watchdog; 0.1.0 wrote none."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -218,8 +223,10 @@ def _is_loopback(value: object) -> bool:
 _SCHEMA: Final = {
     **dict.fromkeys(("profile", "phase", "updated", "run"), untrusted.is_text),
     "state": lambda value: isinstance(value, str) and value in WORDS,
-    **dict.fromkeys(("why", "remedy", "engine", "model", "served_name", "bug"), untrusted.is_text),
-    **dict.fromkeys(("pid", "pid_started", "restarts", "bugs"), untrusted.is_count),
+    **dict.fromkeys(
+        ("why", "remedy", "engine", "model", "served_name", "bug", "servicekit"), untrusted.is_text
+    ),
+    **dict.fromkeys(("pid", "pid_started", "restarts", "bugs", "format"), untrusted.is_count),
     **dict.fromkeys(("engine_pid", "code"), untrusted.optional(untrusted.is_count)),
     **dict.fromkeys(("cause", "reason"), untrusted.optional(untrusted.is_text)),
     "since": _is_time,

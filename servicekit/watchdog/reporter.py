@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from servicekit import __version__
 from servicekit.diagnosis.fault import Fault
 from servicekit.host import procfs
 from servicekit.log import Output, Priority, Redactor
@@ -298,6 +299,7 @@ class Reporter:
             served_name=profile.served_name,
             host=profile.host,
             port=profile.port,
+            servicekit=__version__,
             bugs=self.bugs.total(),
             bug=self._bug,
         )

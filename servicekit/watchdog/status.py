@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from servicekit import __version__
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.service.installed import pool_drift
@@ -67,6 +68,20 @@ class Status:
     """Files that are not as the install left them."""
     overruled: tuple[str, ...] = ()
     """Errors that `--anyway` overruled at the last install or start."""
+    outdated: str = ""
+    """How profile or settings differ from what is installed, in one sentence; empty if not."""
+    servicekit: str | None = None
+    """Version of the watchdog that runs."""
+
+    @property
+    def upgrade(self) -> str:
+        """How to run the version that is installed, where another one runs; else empty."""
+        if self.servicekit in {None, __version__}:
+            return ""
+        return (
+            f"runs {self.servicekit}, installed is {__version__}: "
+            f"`servicekit restart {self.profile}`"
+        )
 
     @property
     def at_rest(self) -> bool:
@@ -157,7 +172,7 @@ def conclude(
             return _could_not_begin(profile, seen)
     if last is not None:
         # Its own last word, said when nothing of it was left.
-        return replace(_told(last), pid=None, engine_pid=None)
+        return replace(_told(last), pid=None, engine_pid=None, servicekit=None)
     if run is None:
         return _never_ran(profile, seen)
     at = (run.ended or records[-1].at).isoformat(timespec="milliseconds")
@@ -192,6 +207,7 @@ def _told(state: State) -> Status:
         model=state.model or None,
         served_name=state.served_name or None,
         url=at,
+        servicekit=state.servicekit,
     )
 
 

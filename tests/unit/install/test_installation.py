@@ -5,40 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from plans import SYSTEM, USER, profile
+from plans import SYSTEM, USER
 
-from servicekit.install.installation import Order, directories
+from servicekit.install.installation import directories
 from servicekit.install.transaction import Directory
 from servicekit.profiles.vocabulary import ManagerName
 
-ORDER = Order(
-    profile=profile("demo"),
-    places=SYSTEM,
-    manager=ManagerName.SYSTEMD,
-    user="servicekit",
-    user_name=None,
-    command=("/opt/servicekit/bin/servicekit",),
-    path="",
-)
 CACHE = PurePosixPath("/srv/weights")
 
 
 def test_systemd_makes_the_usual_directories_itself() -> None:
     """Neither the system's nor a user's services need any of an install."""
-    assert list(directories(ORDER)) == []
-    assert list(directories(replace(ORDER, places=USER, user=None))) == []
+    assert list(directories(SYSTEM, "demo", ManagerName.SYSTEMD, "servicekit")) == []
+    assert list(directories(USER, "demo", ManagerName.SYSTEMD, None)) == []
 
 
 def test_a_directory_that_the_settings_moved_is_made() -> None:
     """systemd would make it in its usual place only; the service owns it there, too."""
-    moved = replace(ORDER, places=replace(SYSTEM, cache=CACHE))
-    assert list(directories(moved)) == [Directory(CACHE, 0o755, "servicekit")]
+    moved = replace(SYSTEM, cache=CACHE)
+    made = list(directories(moved, "demo", ManagerName.SYSTEMD, "servicekit"))
+    assert made == [Directory(CACHE, 0o755, "servicekit")]
 
 
 def test_under_supervisor_every_directory_is_made() -> None:
     """The log's belongs to Supervisor, which opens it; the others to the service."""
-    order = replace(ORDER, manager=ManagerName.SUPERVISOR)
-    owners = {str(directory.path): directory.owner for directory in directories(order)}
+    made = directories(SYSTEM, "demo", ManagerName.SUPERVISOR, "servicekit")
+    owners = {str(directory.path): directory.owner for directory in made}
     assert owners == {
         "/var/log/servicekit": None,
         "/var/lib/servicekit/demo": "servicekit",

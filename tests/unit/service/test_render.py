@@ -403,8 +403,9 @@ class TestSystemd:
         found = rendered(plan("demo"))
         units = "/etc/systemd/system"
         drop_in = f"{units}/servicekit-alert@servicekit-demo.service.d/servicekit.conf"
+        command = f"/opt/servicekit/bin/servicekit alert demo --plan {SYSTEM.plan('demo')}"
         assert directives(found[drop_in].text) == {
-            "ExecStart": ["", "/opt/servicekit/bin/servicekit alert demo"],
+            "ExecStart": ["", command],
             "User": ["servicekit"],
         }
         assert found["/etc/sysusers.d/servicekit.conf"].text.splitlines()[-1].split()[:2] == [

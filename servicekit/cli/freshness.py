@@ -1,0 +1,65 @@
+"""Whether what is installed is still what profile and settings say."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from servicekit.cli.output import note, ours
+
+if TYPE_CHECKING:
+    from servicekit.cli.session import Session
+    from servicekit.service.installed import InstalledPlan
+
+
+def outdated(mine: Session, name: str) -> str:
+    """Say how what is installed of `name` differs from its profile now; empty where it does not.
+
+    Nothing is parsed while no file has changed, so that a verb that only looks stays quick.
+    """
+    from servicekit.errors import UserError
+    from servicekit.profiles.sources import differ
+    from servicekit.service.installed import denied
+
+    try:
+        plan = mine.installed_plan(name)
+        if plan is None:
+            return (
+                "installed by servicekit 0.1.0, so a start takes the profile as it is now: "
+                f"`servicekit install {name}`"
+            )
+        if not differ(plan.sources):
+            return ""
+        if denied(plan, os.environ):
+            return f"a start is refused: {mine.places.config} names it in deny"
+        changed = _changed(mine, plan)
+    except UserError as error:
+        first = error.message.partition("\n")[0]
+        return f"profile or settings are refused, and the service runs as installed: {first}"
+    if not changed:
+        return ""
+    return (
+        f"{changed} changed since it was installed: `servicekit diff {name}`, "
+        f"`servicekit install {name}`"
+    )
+
+
+def _changed(mine: Session, plan: InstalledPlan) -> str:
+    """Name what a new install would take differently."""
+    from servicekit.cli.orders import account_of
+
+    name = plan.profile.name
+    now = mine.profile(name)
+    if mine.installed_profile(name) != now:
+        return "profile"
+    manifest = mine.manifest(name)
+    user = account_of(mine, now, manifest.manager, manifest.user_name)
+    alert = mine.settings.alert_command
+    installed = (plan.places, plan.user, plan.alert_command)
+    return "" if installed == (mine.places, user, alert) else "settings"
+
+
+def note_outdated(mine: Session, name: str) -> None:
+    """Print a note where what is installed is not what the profile says now."""
+    if words := outdated(mine, name):
+        note(ours(f'"{name}": {words}'))
