@@ -101,11 +101,13 @@ class Session:
     def settings_error(self) -> UserError | None:
         """Why the settings are refused; what is installed starts all the same."""
         from servicekit.errors import UserError as Refused
+        from servicekit.profiles.settings import load_settings
 
         try:
-            return None if self.settings else None
+            load_settings(self._config, os.environ, scope=self.scope)
         except Refused as error:
             return error
+        return None
 
     def sources(self, name: str) -> dict[str, str | None]:
         """The files that decide on profile `name`, with their hashes."""

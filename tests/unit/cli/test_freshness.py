@@ -172,6 +172,7 @@ def test_a_watchdog_of_another_version_is_reported(host: Host) -> None:
     """What runs is shown beside what is installed, with the command that ends the difference."""
     stat = procfs.stat(os.getpid())
     assert stat is not None
+    host.supervisord.program("servicekit-here", "RUNNING", pid=os.getpid())
     at = "2026-01-31T12:00:00+00:00"
     fields = {"profile": "here", "state": "ready", "phase": "serving", "since": at, "updated": at}
     fields |= {"run": "r1", "pid": os.getpid(), "pid_started": stat.started}  # type: ignore[dict-item]
