@@ -187,6 +187,13 @@ class Live:
         assert found, f"no process with {word!r} in its command line: {self.pids()}"
         return found[0]
 
+    def cpu_seconds(self) -> float:
+        """CPU time that the service's control group has used: watchdog and engine."""
+        group = self.machine.show(self.unit, "ControlGroup")
+        stat = self.machine.run("cat", f"/sys/fs/cgroup{group}/cpu.stat").stdout
+        usage = dict(line.split() for line in stat.splitlines())["usage_usec"]
+        return int(usage) / 1e6
+
     def shared_memory(self) -> set[str]:
         """List /dev/shm of the machine."""
         return set(self.machine.run("ls", "/dev/shm", check=False).stdout.split())  # noqa: S108
