@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from servicekit import __version__
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.log import Priority, open_events
@@ -99,6 +100,7 @@ class TunnelRun:
             since="",
             pid=os.getpid(),
             pid_started=me.started if me else 0,
+            servicekit=__version__,
         )
         self._state = self._blank
 
@@ -124,9 +126,14 @@ class TunnelRun:
         if before is None or not before.faults:
             return
         self._faults = before.faults
-        me = self._state
-        remembered = replace(before, phase=WAITING, pid=me.pid, pid_started=me.pid_started)
-        self._state = replace(remembered, ssh_pid=0, code=None)
+        self._state = replace(
+            self._blank,
+            cause=before.cause,
+            why=before.why,
+            remedy=before.remedy,
+            faults=before.faults,
+            failed_at=before.failed_at,
+        )
         since = time.monotonic() - before.failed_at
         left = hold_off(before.faults) - since
         # If the clock is behind the fault's time, the fault was before a reboot.

@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from servicekit.host import procfs, untrusted
 
+FORMAT: Final = 1  # of the state file
 LARGEST: Final = 64 * 1024  # bytes; a state file has less than one KiB
 
 # The phases; after the last two the service has ended.
@@ -34,6 +35,8 @@ class TunnelState:
     faults: int = 0  # consecutive ones, up to now
     failed_at: float = 0.0  # when the last of them was, on the monotonic clock of this boot
     code: int | None = None  # exit code, once the service has ended
+    format: int = FORMAT
+    servicekit: str = "0.1.0"  # version of the service; 0.1.0 wrote none
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
@@ -58,8 +61,8 @@ def _is_time(value: object) -> bool:
 
 
 _SCHEMA: Final = {
-    **dict.fromkeys(("tunnel", "phase", "why", "remedy"), untrusted.is_text),
-    **dict.fromkeys(("pid", "pid_started", "ssh_pid", "ssh_started"), untrusted.is_count),
+    **dict.fromkeys(("tunnel", "phase", "why", "remedy", "servicekit"), untrusted.is_text),
+    **dict.fromkeys(("pid", "pid_started", "ssh_pid", "ssh_started", "format"), untrusted.is_count),
     "since": _is_time,
     "cause": untrusted.optional(untrusted.is_text),
     "faults": untrusted.is_count,

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from servicekit.places import Places
 
 GOLDEN = Path(__file__).parents[2] / "golden/tunnel"
+RELEASED = GOLDEN.parent / "0.1.0/tunnel"
 TUNNEL = Tunnel(name="home", user="ada", host="box.example")
 REVERSE = replace(TUNNEL, reverse=True)
 ENDED = ExitStatus(code=255)
@@ -666,6 +667,52 @@ class TestPropose:
         file.write_text(MANIFEST.to_json())
         with pytest.raises(UserError, match="is installed for systemd, not supervisor"):
             propose(CASES["supervisor.conf"], Tree(str(tmp_path)))
+
+
+class TestReleased:
+    """A tunnel that version 0.1.0 installed still works, and is updated and removed as a whole."""
+
+    @pytest.fixture
+    def tree(self, tmp_path: Path) -> Tree:
+        """An image with the files that 0.1.0 wrote."""
+        tree = Tree(str(tmp_path))
+        home = directory(SYSTEM, "home")
+        for name, path in {
+            "manifest.json": SYSTEM.for_tunnels.manifest("home"),
+            "tunnel.toml": home / "tunnel.toml",
+            "known_hosts": home / "known_hosts",
+            "servicekit-tunnel@home.service": SYSTEM.units / "servicekit-tunnel@home.service",
+        }.items():
+            file = tmp_path / str(path).lstrip("/")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(RELEASED / name, file)
+            file.chmod(0o644)
+        return tree
+
+    def test_its_file_and_state_are_read(self) -> None:
+        """Settings, and the faults that decide how long it holds off."""
+        document = parse((RELEASED / "tunnel.toml").read_bytes())
+        tunnel = Tunnel.parse(document, name="home", where="tunnel.toml")
+        assert tunnel == replace(TUNNEL, ssh_port=2222, alive_count=4)
+        found = read_state(RELEASED / "state.json")
+        assert found is not None
+        assert (found.cause, found.faults, found.code) == ("unreachable", 3, 75)
+
+    def test_it_is_updated_without_drift(self, tree: Tree) -> None:
+        """Its files count as ours: the unit is replaced, its settings and pins are kept."""
+        tunnel = replace(TUNNEL, ssh_port=2222, alive_count=4)
+        proposal = propose(order(SYSTEM, ManagerName.SYSTEMD, tunnel), tree)
+        acts = {change.path: change.act for change in proposal.changes}
+        assert acts[SYSTEM.units / f"{TUNNEL.unit}.service"] is Act.REPLACE
+        home = directory(SYSTEM, "home")
+        assert (acts[home / "tunnel.toml"], acts[home / "known_hosts"]) == (Act.KEEP, Act.KEEP)
+
+    def test_it_is_removed_without_a_rest(self, tree: Tree) -> None:
+        """No file of it is taken for somebody else's."""
+        own, changes = removal(tunnel_id("home"), tree, SYSTEM)
+        assert own.servicekit == "0.1.0"
+        assert {change.act for change in changes} == {Act.REMOVE}
+        assert len(changes) == 3
 
 
 def state(phase: str, **values: Any) -> TunnelState:  # noqa: ANN401 - a TunnelState's
