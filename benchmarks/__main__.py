@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import beside, diagnosis, measuring, own
+from benchmarks import beside, commands, diagnosis, measuring, own
 from benchmarks.machinery import Machinery
 from benchmarks.table import as_json, render
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.table import Row
 
 MEASUREMENTS: Final[Mapping[str, Callable[[Machinery], Iterator[Row]]]] = {
-    "commands": own.measure_commands,
+    "commands": commands.measure,
     "crashes": own.measure_crashes,
     "idle": own.measure_idle,
     "beside": beside.measure,

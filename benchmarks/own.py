@@ -6,11 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from machines.waiting import wait_until
@@ -45,15 +42,12 @@ SETTLED: Final = 10.0
 """Seconds from ready until an idle service is measured."""
 IDLE: Final = 60.0
 """Seconds for which it is measured: two completions, four surveys, twelve reads of counters."""
-RUNS: Final = 9
-"""Runs of each command."""
 
 GATE_AIM: Final = 0.3
 NOTICED_AIM: Final = 0.05
 PROCESS_AIM: Final = 1.0
 RSS_AIM: Final = 40.0
 CPU_AIM: Final = 0.2
-COMMAND_AIM: Final = 150.0
 
 
 def ready_at(ours: Ours) -> float:
@@ -170,42 +164,3 @@ def measure_idle(machinery: Machinery) -> Iterator[Row]:
         yield Row(f"{what}, CPU", ours.name, percent, "% of a core", aim=aim, how=how)
     for ours in idle:
         ours.close()
-
-
-def measure_commands(machinery: Machinery) -> Iterator[Row]:
-    """How long the command line takes, as whole processes."""
-    ours = machinery.keep(OursUnderSupervisor(machinery.processes))
-    ours.start()
-    wait_until(ours.is_ready, START_LIMIT, "the service is ready")
-    program = str(Path(sys.executable).with_name("servicekit"))
-    here = [program, "--user", "--config", str(ours.folder / "servicekit.toml")]
-    said = subprocess.run([*here, "list", "--json"], capture_output=True, check=True)
-    profiles = [one["name"] for one in json.loads(said.stdout)]
-    yield command("--help", [[program, "--help"]], aim=COMMAND_AIM)
-    yield command("status", [[*here, "status"]], aim=COMMAND_AIM)
-    yield command("status PROFILE", [[*here, "status", ours.profile_name]], aim=COMMAND_AIM)
-    renders = [[*here, "render", profile] for profile in profiles]
-    yield command(f"render, all {len(profiles)} profiles one by one", renders, runs=3)
-    bare = [[sys.executable, "-c", ""]]
-    yield command("for comparison: python -c ''", bare)
-    ours.close()
-
-
-def command(
-    what: str, commands: list[list[str]], *, aim: float | None = None, runs: int = RUNS
-) -> Row:
-    """Time commands, one after the other, over several runs."""
-    wall, cpu = [], []
-    for _ in range(runs):
-        before, used = time.monotonic(), _children_cpu()
-        for argv in commands:
-            subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-        wall.append((time.monotonic() - before) * 1000)
-        cpu.append((_children_cpu() - used) * 1000)
-    row = sampled(what, "servicekit" if aim else "", wall, "ms", aim=aim)
-    return Row(**{**vars(row), "how": f"{row.how}; CPU {median(cpu):.0f} ms"})
-
-
-def _children_cpu() -> float:
-    spent = os.times()
-    return spent.children_user + spent.children_system
