@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from servicekit.lab.bench.cases import Planned
     from servicekit.lab.bench.result import BenchResult, Case, Sample
     from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits
-    from servicekit.lab.verify.record import VerificationStatus
+    from servicekit.lab.verify.status import VerificationStatus
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
     from servicekit.watchdog.status import Status
@@ -152,7 +152,7 @@ class _Run:
 
     def refuse(self, *, anyway: bool) -> None:
         """Refuse what is not verified, or not as the suite wants it, before anything is started."""
-        from servicekit.cli.verify import verification_status_of
+        from servicekit.cli.verification import verification_status_of
         from servicekit.errors import UserError
 
         name = self._recipe.name
@@ -243,7 +243,7 @@ class _Run:
         """Put what was measured beside what it was measured of."""
         from servicekit.lab.bench.result import FORMAT, BenchResult
         from servicekit.lab.bench.suites import unmatched
-        from servicekit.lab.verify.record import UNKNOWN
+        from servicekit.lab.verify.status import UNKNOWN
 
         recipe, status = self._recipe, self._verification or UNKNOWN
         return BenchResult(

@@ -70,7 +70,7 @@ def show(
     Everything that it extends is in it, and every default. Its first line, with --json the key
     `verified`, tells whether it is verified, and what changed since.
     """
-    from servicekit.cli.verify import verification_status_of
+    from servicekit.cli.verification import verification_status_of
 
     mine = session(ctx, user=user)
     found = mine.profile(profile)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def status(session: Session, profile: str | None, *, json: bool) -> None:
     """Show how the installed services are, or one in full."""
     if profile is not None:
-        from servicekit.cli.verify import verification_status_of
+        from servicekit.cli.verification import verification_status_of
 
         found = look(session, [session.manifest(profile)])[0]
         verified = verification_status_of(session, profile).text

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from servicekit.cli.session import Installed, Session
     from servicekit.errors import UserError
     from servicekit.lab.verify.gate import GateResult, ServedModel
-    from servicekit.lab.verify.record import Fingerprint, Verification, VerificationStatus
+    from servicekit.lab.verify.record import Verification
     from servicekit.profiles.model import Profile
-    from servicekit.service.plan import Plan
     from servicekit.watchdog.status import Status
 
 EVIDENCE: Final = 100
@@ -278,32 +277,3 @@ def _tell(result: Verification) -> None:
             ttft = row["ttft_seconds"]
             at = "" if ttft is None else f", first token after {duration(ttft)}"
             typer.echo(f"  recall: {row['prompt_tokens']} prompt tokens{at}")
-
-
-def verification_status_of(mine: Session, profile: str) -> VerificationStatus:
-    """Whether a profile is verified, and if not, why."""
-    from servicekit.errors import UserError
-    from servicekit.lab.verify.record import UNKNOWN, last_of, read, verification_status
-
-    try:
-        every = read(Path(mine.places.state, profile))
-        if not every:  # `status` is to be quick: what nobody has asked for is not loaded
-            return verification_status(None, None, ())
-        from servicekit.lab.verify.gates import GATES
-
-        gates = tuple(GATES)
-        last = last_of(every, gates)
-        now = None if last is None else _now(mine, profile)
-    except (OSError, UserError):
-        return UNKNOWN
-    return verification_status(last, now, gates)
-
-
-def _now(mine: Session, profile: str) -> Fingerprint:
-    import asyncio
-
-    from servicekit.cli.forecast import plan_of
-    from servicekit.lab.verify.binding import fingerprint
-
-    plan: Plan = plan_of(mine, mine.profile(profile))
-    return asyncio.run(fingerprint(plan))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import median
 from typing import TYPE_CHECKING
 
 from servicekit.diagnosis.causes import Cause
@@ -165,7 +164,7 @@ def _seconds(begin: Record, end: Record) -> float:
 def eta(records: Iterable[Record]) -> float | None:
     """Seconds that a start is expected to take from launch to ready; `None` without a past one."""
     past = [run.ready_seconds for run in runs(records) if run.ready_seconds is not None]
-    return median(past[-BOOTS_COMPARED:]) if past else None
+    return _median(past[-BOOTS_COMPARED:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +190,7 @@ def phase_times(records: Iterable[Record]) -> tuple[PhaseTime, ...]:
         return ()
     *before, last = past[-BOOTS_COMPARED - 1 :]
     usual = {name: [phases[name] for phases in before if name in phases] for name in last}
-    return tuple(
-        PhaseTime(name, seconds, median(usual[name]) if usual[name] else None)
-        for name, seconds in last.items()
-    )
+    return tuple(PhaseTime(name, seconds, _median(usual[name])) for name, seconds in last.items())
 
 
 def baselines(records: Iterable[Record], boot_id: str) -> dict[str, int]:
@@ -206,3 +202,10 @@ def baselines(records: Iterable[Record], boot_id: str) -> dict[str, int]:
             for gpu, mib in found.items():
                 least[gpu] = min(mib, least.get(gpu, mib))
     return least
+
+
+def _median(seconds: Sequence[float]) -> float | None:
+    # `statistics` takes as long to load as all of this module.
+    ordered = sorted(seconds)
+    half = len(ordered) // 2
+    return (ordered[half] + ordered[~half]) / 2 if ordered else None

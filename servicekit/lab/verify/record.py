@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.host import run_files
 from servicekit.lab.verify.gate import LEAST_SENTENCES, TWIN_TOKENS, GateOutcome, GateResult, Twin
+from servicekit.lab.verify.status import FOLDER, NOT_VERIFIED, VerificationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-FOLDER: Final = "verifications"
 COMMIT: Final = 8  # characters of a commit that are shown
 LONGEST: Final = 1e9  # seconds; a file that claims more is not believed
 FORMAT: Final = 1  # version of the file's layout; files of another one are ignored
@@ -132,16 +132,6 @@ def _is_time(seconds: object) -> bool:
     return isinstance(seconds, int | float) and 0 <= seconds < LONGEST
 
 
-class VerificationStatus(NamedTuple):
-    """Whether a profile is verified as it is now, and the same in words."""
-
-    verified: bool
-    text: str
-
-
-UNKNOWN: Final = VerificationStatus(verified=False, text="cannot tell")
-
-
 def verification_status(
     last: Verification | None, now: Fingerprint | None, gates: tuple[str, ...]
 ) -> VerificationStatus:
@@ -150,7 +140,7 @@ def verification_status(
     `now` is not needed where there is no verification.
     """
     if last is None or now is None or set(last.gates) != set(gates) or not last.complete:
-        return VerificationStatus(verified=False, text="not verified")
+        return NOT_VERIFIED
     if last.failed:
         text = f"not verified: {', '.join(last.failed)} failed"
         return VerificationStatus(verified=False, text=text)
