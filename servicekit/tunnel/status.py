@@ -87,7 +87,7 @@ def conclude(
 
     `seen` is what the manager reports, `None` if it does not reply. Pure.
     """
-    lives = state is not None and state.is_alive
+    lives = state is not None and state.is_alive and _is_of(seen, state)
     report = TunnelReport(
         name=tunnel.name,
         state=TunnelStatus.DOWN,
@@ -123,6 +123,11 @@ def conclude(
     if state is not None:
         return replace(report, state=TunnelStatus.STOPPED, why="it was stopped")
     return replace(report, state=TunnelStatus.STOPPED)
+
+
+def _is_of(seen: Seen | None, state: TunnelState) -> bool:
+    """Whether the manager runs the process that the state names; true where it does not reply."""
+    return seen is None or (seen.is_up and seen.pid in {None, state.pid})
 
 
 def _troubled(report: TunnelReport, state: TunnelState, *, going_on: bool) -> TunnelReport:

@@ -61,9 +61,11 @@ class TunnelService(NamedTuple):
 
     @property
     def is_up(self) -> bool:
-        """Whether its port forwarding is up."""
+        """Whether its port forwarding is up, by the process that the manager runs."""
         state = published(self.chosen, self.name)
-        return state is not None and state.phase == "up" and state.is_alive
+        if state is None or state.phase != "up" or not state.is_alive:
+            return False
+        return self.seen().pid == state.pid
 
     def seen(self) -> Seen:
         """Ask the manager for its state."""

@@ -745,6 +745,9 @@ class TestConclude:
             (Seen("failed", text="no key"), None, "down", "no key"),
             (Seen("active"), state("up"), "up", "the tunnel is up"),
             (None, state("up"), "up", "the tunnel is up"),
+            # The file can name any process; the manager knows which one is the service.
+            (Seen("active", pid=1), state("up"), "down", "its service is about to start"),
+            (Seen("inactive"), state("up"), "stopped", "it was stopped"),
             (
                 Seen("activating"),
                 state("connecting"),
