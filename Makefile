@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test machines units check wheel live bench faults pins clean help
+.PHONY: demo test machines units check wheel live bench diagnosis faults pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +23,7 @@ help:
 	@echo "make check  only formatting, lint, types, import rules, shell scripts"
 	@echo "make live   the same service with a real vLLM, which is 3.4 GB to install"
 	@echo "make bench  measure the watchdog and the command line"
+	@echo "make diagnosis  score the diagnosis of seen and unseen failures, and of noise"
 	@echo "make faults inject every fault under every manager, and write docs/faults.md"
 
 $(VENV)/made:
@@ -51,7 +52,7 @@ demo: $(VENV)/demo
 	@$(BIN)/python demo
 
 # Sessions without an environment of their own find this one's programs.
-check wheel test machines units live bench faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
+check wheel test machines units live bench diagnosis faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 check: $(VENV)/dev
 	$(BIN)/nox --session check
@@ -95,6 +96,9 @@ live: $(LIVE)/made
 
 bench: $(VENV)/dev
 	$(BIN)/python -m benchmarks
+
+diagnosis: $(VENV)/dev
+	@$(BIN)/python tools/diagnosis.py
 
 # Rows are Markdown on stdout; what is not as it should be is told on stderr.
 faults: $(VENV)/dev

@@ -49,10 +49,11 @@ _PREFIX: Final = re.compile(
     | [\ \t]*_?MESSAGE=                                # journalctl -o verbose and export
     | [\w.-]{1,80}\ +\|\                               # docker compose
     | \ {2,}[|+]\                                      # an exception group
-    | \((?P<process>[\w.-]+)\ (?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?     # vLLM's process, Ray's
+    | \((?P<process>[\w.-]+),?\ (?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?  # vLLM's process, Ray's
     | \[(?P<torch>rank\d+)\]:\ ?                        # torch's rank
-    | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ [\d:]{8}\ \[?[^\]\s]+:\d+\]\ ?
-    | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ [\w.]+:\ )?(?:-\ )?
+    | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ (?:\d\d-\d\d\ [\d:]{8}\ \[?|\[)[^\]\s]+:\d+\]\ ?
+    | \[(?P<bracket>DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\ ?
+    | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ (?:[a-z][\w.]*:\ )?)?(?:-\ )?
     | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?:[.,]\d+)?                  # SGLang's time,
         (?P<sglang>(?:\ [A-Z]+\d+)*)\]\ ?                         # and its ranks
     | (?:\d+\.\d\d\.\d{3}\.\d{3}\ (?P<llama>[A-Z])\            # llama.cpp's uptime, level
@@ -63,7 +64,7 @@ _PREFIX: Final = re.compile(
     """,
     re.VERBOSE,
 )
-_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W", "TRACE", "SUCCESS"})
+_QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W", "WARN", "TRACE", "SUCCESS"})
 _LOUD: Final = frozenset({"ERROR", "CRITICAL", "E", "F"})
 _TROUBLED: Final = re.compile(
     r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b"
@@ -142,7 +143,7 @@ def take_apart(text: str) -> LogLine:
         position = match.end()
         named = match.groupdict()
         speaker = named["process"] or named["torch"] or (named["sglang"] or "").strip() or speaker
-        levels = ("vllm", "level", "llama", "short", "glog", "loguru")
+        levels = ("vllm", "level", "bracket", "llama", "short", "glog", "loguru")
         level = next((named[name] for name in levels if named[name]), level)
     return LogLine(text, text[position:], position > 0, speaker, level)
 

@@ -519,3 +519,21 @@ def test_shown_lines_have_no_secrets_and_no_control_characters() -> None:
     assert shown("api_key=None, token usage: 0.98") == "api_key=None, token usage: 0.98"
     assert shown("a\x00b\x1bc\td") == "a b c d"
     assert shown("x" * 500) == "x" * 396 + " ..."
+
+
+RETRIED = """\
+1.00.000.001 E ggml_backend_cuda_alloc: allocating 9.0 MiB on device 0: cudaMalloc failed: out of memory
+1.00.000.002 W sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism
+"""  # noqa: E501 - lines of a log
+SKIPPED = """\
+E common_download: required file is not available in cache (offline mode): /var/cache/x/m.gguf
+I common_params_handle_remote_preset: no remote preset found, skipping
+"""
+
+
+@pytest.mark.parametrize("log", [RETRIED, SKIPPED])
+def test_a_later_line_takes_a_finding_back(log: str) -> None:
+    """A failed attempt that the engine repeats with less, or goes on without, is no finding."""
+    first, second = log.splitlines()
+    assert len(_read([first], "llamacpp").findings) == 1
+    assert _read([first, second], "llamacpp").findings == ()
