@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from servicekit.doctor.view import Unseen
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -49,6 +51,17 @@ def fail(what: str, remedy: str) -> Answer:
     return Answer(CheckStatus.FAIL, what, remedy)
 
 
+class _UnseenError(Exception):
+    """A check met a fact that could not be read."""
+
+
+def seen(fact: T | Unseen) -> T:
+    """Return a fact; one that could not be read ends the check with a skip and the reason."""
+    if isinstance(fact, Unseen):
+        raise _UnseenError(fact.why)
+    return fact
+
+
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One line of the report."""
@@ -86,7 +99,10 @@ class Check(Generic[T]):
 
     def run(self, subject: T, group: str, profile: str | None = None) -> CheckResult:
         """Run the check."""
-        status, what, remedy = self.ask(subject)
+        try:
+            status, what, remedy = self.ask(subject)
+        except _UnseenError as unseen:
+            status, what, remedy = skip(str(unseen))
         return CheckResult(self.code, self.title, group, profile, status, what, remedy)
 
 

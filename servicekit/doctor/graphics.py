@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.answer import Answer, Checks, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Checks, fail, ok, seen, skip, warn
 from servicekit.doctor.view import Driver, HostView, Unseen
 from servicekit.host.facts import GpuView
 from servicekit.host.xid import Recovery
@@ -29,9 +29,8 @@ def driver(host: HostView) -> Answer:
     """NVIDIA's kernel module and library are of one version, and the device nodes are there."""
     if host.wsl is not None:
         return skip("under WSL the driver belongs to Windows")
-    if isinstance(host.driver, Unseen):
-        return skip(host.driver.why)
-    match host.driver.module, host.driver.library:
+    driver = seen(host.driver)
+    match driver.module, driver.library:
         case None, None:
             return _without(host, "no NVIDIA driver", "install NVIDIA's driver")
         case None, _ if host.container:
@@ -49,7 +48,7 @@ def driver(host: HostView) -> Answer:
                 "reboot to load the newer kernel module",
             )
         case _:
-            return _nodes(host.driver, host.account)
+            return _nodes(driver, host.account)
 
 
 def _nodes(driver: Driver, account: str) -> Answer:
@@ -77,47 +76,43 @@ def _without(host: HostView, what: str, remedy: str) -> Answer:
 @CHECKS.add("gpu", "GPU")
 def visible(host: HostView) -> Answer:
     """The driver answers in time and lists a GPU."""
-    if isinstance(host.gpu, Unseen):
-        return skip(host.gpu.why)
-    match host.gpu.view:
-        case GpuView.PRESENT if host.gpu.devices:
-            names = Counter(device.name for device in host.gpu.devices)
+    reading = seen(host.gpu)
+    match reading.view:
+        case GpuView.PRESENT if reading.devices:
+            names = Counter(device.name for device in reading.devices)
             listed = ", ".join(
                 f"{count} x {name}" if count > 1 else name for name, count in names.items()
             )
-            cuda = f", CUDA up to {host.gpu.cuda}" if host.gpu.cuda else ""
-            return ok(f"{listed} (driver {host.gpu.driver}{cuda})")
+            cuda = f", CUDA up to {reading.cuda}" if reading.cuda else ""
+            return ok(f"{listed} (driver {reading.driver}{cuda})")
         case GpuView.PRESENT:
             return _without(host, "the driver finds no GPU", "see `nvidia-smi` and `dmesg`")
         case GpuView.UNRESPONSIVE:
-            return fail(host.gpu.note, "reboot the host: a hung driver call cannot be interrupted")
+            return fail(reading.note, "reboot the host: a hung driver call cannot be interrupted")
         case GpuView.LOST:
-            return fail(host.gpu.note, "reset the GPU or reboot the host")
+            return fail(reading.note, "reset the GPU or reboot the host")
         case _:
             return _without(
-                host, host.gpu.note, "install NVIDIA's driver, or pass the GPU into the container"
+                host, reading.note, "install NVIDIA's driver, or pass the GPU into the container"
             )
 
 
 @CHECKS.add("gpu-memory", "GPU memory")
 def free(host: HostView) -> Answer:
     """Only servicekit's own services use GPU memory."""
-    look = _present(host.gpu)
-    if isinstance(look, Unseen):
-        return skip(look.why)
-    if isinstance(host.held, Unseen):
-        return skip(host.held.why)
-    by_gpu = {held.gpu: held.by for held in host.held}
-    told, strangers = [], []
+    look = seen(_present(host.gpu))
+    held = seen(host.held)
+    by_gpu = {each.gpu: each.by for each in held}
+    told, foreign_names = [], []
     for index, device in enumerate(look.devices):
         holders = by_gpu.get(device.uuid, ())
         foreign = [process for process, profile in holders if profile is None]
         if foreign and _mib(device, foreign) > WORTH_TELLING:
-            strangers += [f"GPU {index}: {process.named}" for process in foreign]
+            foreign_names += [f"GPU {index}: {process.named}" for process in foreign]
         told.append(_memory(device, {profile for _, profile in holders if profile}))
-    if strangers:
+    if foreign_names:
         return warn(
-            f"{'; '.join(strangers)}, which a profile may need",
+            f"{'; '.join(foreign_names)}, which a profile may need",
             "stop what is not needed, or choose a smaller profile",
         )
     return ok("; ".join(told))
@@ -143,9 +138,7 @@ def persistence(host: HostView) -> Answer:
     """The driver stays initialised while no process uses the GPU."""
     if host.wsl is not None:
         return skip("under WSL the driver belongs to Windows")
-    look = _present(host.gpu)
-    if isinstance(look, Unseen):
-        return skip(look.why)
+    look = seen(_present(host.gpu))
     off = [device.name for device in look.devices if device.persistence is False]
     if off:
         return warn(
@@ -168,13 +161,12 @@ def xids(host: HostView) -> Answer:
     if not isinstance(host.driver, Unseen) and not (host.driver.module or host.driver.library):
         # A container reads the log of a host whose GPUs it does not have.
         return skip("no NVIDIA driver")
-    if isinstance(host.xids, Unseen):
-        return skip(host.xids.why)
-    reach = "since boot" if host.xids.whole else "in what is left of the kernel log"
-    if not host.xids.seen:
+    xids = seen(host.xids)
+    reach = "since boot" if xids.whole else "in what is left of the kernel log"
+    if not xids.seen:
         return ok(f"none {reach}")
-    worst = max(host.xids.seen, key=lambda xid: _GRAVITY[xid.recovery])
-    said = f"{', '.join(_counted(host.xids.seen))} {reach}"
+    worst = max(xids.seen, key=lambda xid: _GRAVITY[xid.recovery])
+    said = f"{', '.join(_counted(xids.seen))} {reach}"
     if worst.recovery in {Recovery.RESET, Recovery.REBOOT}:
         return fail(said, f"{worst.recovery} for Xid {worst.code}, unless already done")
     if worst.recovery is Recovery.RESTART_APP:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.answer import Answer, Checks, ok, skip, warn
-from servicekit.doctor.view import HostView, Unseen
+from servicekit.doctor.answer import Answer, Checks, ok, seen, skip, warn
+from servicekit.doctor.view import HostView
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,8 @@ NAMED: Final = 3  # files that are listed by name
 @CHECKS.add("clock", "clocks")
 def clock(host: HostView) -> Answer:
     """The host was not suspended since boot, and its wall clock was not set."""
-    if isinstance(host.clock, Unseen):
-        return skip(host.clock.why)
-    suspended, stepped = host.clock.suspended, host.clock.stepped
+    clock = seen(host.clock)
+    suspended, stepped = clock.suspended, clock.stepped
     if suspended >= 1:
         return warn(
             f"the host was suspended for {_duration(suspended)} since boot; CUDA may not "
@@ -51,18 +50,17 @@ def _duration(seconds: float) -> str:
 @CHECKS.add("shared-memory", "shared memory")
 def shared_memory(host: HostView) -> Answer:
     """No engine left shared memory behind: it takes memory, and can fail the next start."""
-    if isinstance(host.shared, Unseen):
-        return skip(host.shared.why)
-    left = [file for file in host.shared if file.used is False]
+    shared = seen(host.shared)
+    left = [file for file in shared if file.used is False]
     if left:
         names = " ".join(f"/dev/shm/{file.name}" for file in left[:NAMED])  # noqa: S108 - for the remedy
         more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
         return warn(f"{_told(left)} left by engines that have ended", f"`rm {names}`{more}")
-    unknown = [file for file in host.shared if file.used is None]
+    unknown = [file for file in shared if file.used is None]
     if unknown:
         return skip(f"{_told(unknown)}, run as root to see whether they are in use")
-    if host.shared:
-        return ok(f"{_told(host.shared)} of running engines")
+    if shared:
+        return ok(f"{_told(shared)} of running engines")
     return ok("no engine has files in /dev/shm")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
 
-from servicekit.doctor.answer import Answer, Check, Checks, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Check, Checks, fail, ok, seen, skip, warn
 from servicekit.doctor.view import ProfileView, RefusedProfile, Unseen
 from servicekit.engines.options.parser import Level
 from servicekit.host.facts import GpuView
@@ -64,9 +64,7 @@ def engine(subject: ProfileView) -> Answer:
 @CHECKS.add("options", "versions, options")
 def options(subject: ProfileView) -> Answer:
     """The installed engine has a version that the profile accepts, and supports its options."""
-    if isinstance(subject.engine, Unseen):
-        return skip(subject.engine.why)
-    installed = subject.engine
+    installed = seen(subject.engine)
     version = installed.version(subject.profile.engine)
     if not installed.packages:
         return skip("the engine is not installed, or does not report its version")
@@ -98,14 +96,13 @@ def gpu(subject: ProfileView) -> Answer:
     wanted = subject.profile.gpus
     if not wanted:
         return skip("it needs no GPU")
-    if isinstance(subject.gpu, Unseen):
-        return skip(subject.gpu.why)
-    if subject.gpu.view is not GpuView.PRESENT:
-        return fail(subject.gpu.note, "see the driver check")
+    reading = seen(subject.gpu)
+    if reading.view is not GpuView.PRESENT:
+        return fail(reading.note, "see the driver check")
     devices = dict(zip(wanted, named_devices(subject), strict=True))
     absent = [name for name, device in devices.items() if device is None]
     if absent:
-        there = ", ".join(f"{i} ({d.uuid})" for i, d in enumerate(subject.gpu.devices)) or "none"
+        there = ", ".join(f"{i} ({d.uuid})" for i, d in enumerate(reading.devices)) or "none"
         return fail(
             f"GPU {', '.join(absent)} was not found; available: {there}",
             "set gpus in the profile to one of them",
@@ -143,14 +140,9 @@ def cuda(subject: ProfileView) -> Answer:
     """The engine was built for a CUDA that knows the GPU (SM120: 12.8) and the driver can serve."""
     if not subject.profile.gpus:
         return skip("it needs no GPU")
-    if isinstance(subject.engine, Unseen):
-        return skip(subject.engine.why)
-    if isinstance(subject.gpu, Unseen):
-        return skip(subject.gpu.why)
-    built = subject.engine.cuda
+    built, newest = seen(subject.engine).cuda, seen(subject.gpu).cuda
     if built is None:
         return skip("the engine's CUDA is not known")
-    newest = subject.gpu.cuda
     if newest and Version(built).major > Version(newest).major:
         return fail(
             f"the engine is built for CUDA {built}, and the driver serves {newest} at most",
@@ -179,12 +171,11 @@ def _oldest_cuda(capability: str | None) -> str | None:
 @CHECKS.add("model", "model")
 def model(subject: ProfileView) -> Answer:
     """Its weights are on disk and complete, so that it starts without a network."""
-    if isinstance(subject.models, Unseen):
-        return skip(subject.models.why)
-    missing = subject.models.missing
+    models = seen(subject.models)
+    missing = models.missing
     if missing is None:
-        size = "" if subject.models.size is None else f", {_gib(subject.models.size)}"
-        return ok(f"{' and '.join(subject.models.names) or 'its own affair'}{size}")
+        size = "" if models.size is None else f", {_gib(models.size)}"
+        return ok(f"{' and '.join(models.names) or 'chosen by the engine'}{size}")
     first = missing.lacks[0]
     more = f" (and {len(missing.lacks) - 1} more)" if len(missing.lacks) > 1 else ""
     if first.need is not None and subject.profile.service.network == "internet":
@@ -195,9 +186,7 @@ def model(subject: ProfileView) -> Answer:
 @CHECKS.add("storage", "storage")
 def storage(subject: ProfileView) -> Answer:
     """Its weights, or HF_HOME, are on a disk that survives a reboot."""
-    place = subject.weights
-    if isinstance(place, Unseen):
-        return skip(place.why)
+    place = seen(subject.weights)
     where = f'"{place.path}" is on {place.kind} ({place.mount})'
     if place.kind in IN_MEMORY:
         return fail(f"{where}: in memory, and lost at a reboot", _elsewhere(subject))
@@ -222,22 +211,21 @@ def _elsewhere(subject: ProfileView) -> str:
 @CHECKS.add("disk", "disk space")
 def disk(subject: ProfileView) -> Answer:
     """There is space for the weights and for the compile caches."""
-    if isinstance(subject.cache, Unseen):
-        return skip(subject.cache.why)
+    cache = seen(subject.cache)
     missing = None if isinstance(subject.models, Unseen) else subject.models.missing
     lacks = [lack for lack in missing.lacks if lack.need is not None] if missing else []
     to_come = sum(max(0, (lack.size or 0) - lack.begun) for lack in lacks)
     if not isinstance(subject.weights, Unseen) and subject.weights.free < to_come:
         return fail(*_too_full(subject.weights, to_come, "the weights"))
-    same = not isinstance(subject.weights, Unseen) and subject.weights.mount == subject.cache.mount
+    same = not isinstance(subject.weights, Unseen) and subject.weights.mount == cache.mount
     there = to_come if same else 0
-    if subject.cache.free < LEAST + there:
-        return fail(*_too_full(subject.cache, LEAST + there, "the compile cache"))
-    if subject.profile.gpus and subject.cache.free < CACHES + there:
-        return warn(*_too_full(subject.cache, CACHES + there, "the compile cache"))
+    if cache.free < LEAST + there:
+        return fail(*_too_full(cache, LEAST + there, "the compile cache"))
+    if subject.profile.gpus and cache.free < CACHES + there:
+        return warn(*_too_full(cache, CACHES + there, "the compile cache"))
     unknown = [lack.need.repo for lack in lacks if lack.size is None and lack.need is not None]
     but = f'; the size of "{unknown[0]}" is unknown' if unknown else ""
-    return ok(f"{_gib(subject.cache.free)} free on {subject.cache.mount}{but}")
+    return ok(f"{_gib(cache.free)} free on {cache.mount}{but}")
 
 
 def _too_full(place: Place, needed: int, what: str) -> tuple[str, str]:
@@ -255,14 +243,13 @@ def _gib(size: int) -> str:
 def port(subject: ProfileView) -> Answer:
     """Its port is free or used by its own service."""
     wanted = f"{subject.profile.host}:{subject.profile.port}"
-    if isinstance(subject.port, Unseen):
-        return skip(subject.port.why)
-    if subject.port.holder is None:
+    port = seen(subject.port)
+    if port.holder is None:
         return ok(f"{wanted} is free")
-    if subject.port.own:
+    if port.own:
         return ok(f"{wanted} is used by its own service")
     return fail(
-        f"{wanted} is used by {subject.port.holder.named}",
+        f"{wanted} is used by {port.holder.named}",
         "stop that process, or change the port in the profile",
     )
 
@@ -270,11 +257,10 @@ def port(subject: ProfileView) -> Answer:
 @CHECKS.add("interruptions", "interruptions")
 def interruptions(subject: ProfileView) -> Answer:
     """No run was cut off by a suspend, a stopped virtual machine or a power loss."""
-    if isinstance(subject.interruptions, Unseen):
-        return skip(subject.interruptions.why)
-    if not subject.interruptions:
+    interruptions = seen(subject.interruptions)
+    if not interruptions:
         return ok("the host cut off no run recently")
-    counts = subject.interruptions.items()
+    counts = interruptions.items()
     worst = max(counts, key=lambda item: item[1])[0]
     told = ", ".join(f"{cause.value} {_times(count)}" for cause, count in counts)
     return warn(f"runs were cut off: {told}", worst.remedies[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from servicekit.doctor.answer import Answer, Checks, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Checks, fail, ok, seen, skip, warn
 from servicekit.doctor.texts import leading_number
 from servicekit.doctor.view import HostView, Journal, SupervisorView, SystemdView, Unseen
 from servicekit.places import Scope
@@ -63,15 +63,14 @@ def groups(host: HostView) -> Answer:
     """Engines can be killed as a whole, by cgroup.kill of control groups version 2."""
     if not isinstance(host.manager, SystemdView):
         return skip("control groups apply to systemd only")
-    if isinstance(host.groups, Unseen):
-        return skip(host.groups.why)
+    groups = seen(host.groups)
     by_marker = "an engine's processes are found by their environment instead"
-    if not host.groups.unified:
+    if not groups.unified:
         return warn(
             f"control groups are version 1: {by_marker}",
             "boot with systemd.unified_cgroup_hierarchy=1",
         )
-    if not host.groups.kill:
+    if not groups.kill:
         return warn(f"the kernel has no cgroup.kill: {by_marker}", "upgrade to Linux 5.14 or newer")
     return ok("version 2, with cgroup.kill")
 
@@ -81,9 +80,8 @@ def lingering(host: HostView) -> Answer:
     """A user's services start at boot and survive the logout; systemd 255 has a bug there."""
     if host.scope is Scope.SYSTEM or not isinstance(host.manager, SystemdView):
         return skip("system services do not depend on logins")
-    if isinstance(host.logins, Unseen):
-        return skip(host.logins.why)
-    if not host.logins.lingers:
+    logins = seen(host.logins)
+    if not logins.lingers:
         return fail(
             f'services of "{host.account}" stop at logout and do not start at boot',
             f"`loginctl enable-linger {host.account}`",
@@ -100,9 +98,8 @@ def lingering(host: HostView) -> Answer:
 @CHECKS.add("kill-user-processes", "KillUserProcesses")
 def kill_user_processes(host: HostView) -> Answer:
     """logind does not kill what was started from a login, such as a supervisord."""
-    if isinstance(host.logins, Unseen):
-        return skip(host.logins.why)
-    if not host.logins.kills:
+    logins = seen(host.logins)
+    if not logins.kills:
         return ok("logind does not kill processes at logout")
     if isinstance(host.manager, SupervisorView):
         return warn(
@@ -117,9 +114,7 @@ def journal(host: HostView) -> Answer:
     """The journal survives a reboot, is large enough, and drops no lines at its rate limit."""
     if not isinstance(host.manager, SystemdView):
         return skip("Supervisor keeps log files, not a journal")
-    found = host.journal
-    if isinstance(found, Unseen):
-        return skip(found.why)
+    found = seen(host.journal)
     if found.storage == "none":
         return fail(
             "journald stores nothing: `servicekit logs` has nothing to show",
@@ -157,11 +152,10 @@ def journal_access(host: HostView) -> Answer:
     """The current user may read the journal of the services."""
     if not isinstance(host.manager, SystemdView):
         return skip("Supervisor keeps log files, not a journal")
-    if isinstance(host.journal, Unseen):
-        return skip(host.journal.why)
+    journal = seen(host.journal)
     if host.scope is Scope.USER:
         return ok("users may read the journal of their own services")
-    if host.journal.readable:
+    if journal.readable:
         return ok(f'"{host.account}" may read it')
     return warn(
         f'"{host.account}" may not read the system journal',
@@ -174,11 +168,10 @@ def containers(host: HostView) -> Answer:
     """No running container would lose its GPU when systemd reloads its units."""
     if not isinstance(host.manager, SystemdView):
         return skip("applies to systemd only")
-    if isinstance(host.containers, Unseen):
-        return skip(host.containers.why)
-    if host.containers:
+    containers = seen(host.containers)
+    if containers:
         return warn(
-            f"{', '.join(host.containers)} will lose the GPU when systemd reloads its units, "
+            f"{', '.join(containers)} will lose the GPU when systemd reloads its units, "
             "which install and uninstall do",
             "restart them afterwards, or pass them the GPU by --device",
         )

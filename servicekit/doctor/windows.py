@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from servicekit.doctor.answer import Answer, Checks, fail, ok, skip, warn
+from servicekit.doctor.answer import Answer, Checks, fail, ok, seen, warn
 from servicekit.doctor.view import Unseen, Wsl
 from servicekit.doctor.wsl import wanted
 from servicekit.doctor.wsl.conf import WslKey
@@ -58,11 +58,10 @@ def memory_reclaim(wsl: Wsl) -> Answer:
 
 
 def _setting(one: Wanted, settings: Mapping[WslKey, str] | Unseen, otherwise: str) -> Answer:
-    if isinstance(settings, Unseen):
-        return skip(settings.why)
-    said = one.said(settings)
+    known = seen(settings)
+    said = one.said(known)
     shown = f"{one.key} = {said}" if said is not None else f"{one.key} is not set in {one.file}"
-    if one.holds(settings):
+    if one.holds(known):
         return ok(shown)
     return warn(f"{shown}: {otherwise}", REMEDY)
 
@@ -70,32 +69,30 @@ def _setting(one: Wanted, settings: Mapping[WslKey, str] | Unseen, otherwise: st
 @CHECKS.add("wsl-networking", "networking")
 def networking(wsl: Wsl) -> Answer:
     """The networking mode is not mirrored: loopback has failed under it in several ways."""
-    if isinstance(wsl.networking, Unseen):
-        return skip(wsl.networking.why)
-    if wsl.networking == "wsl1":
+    networking = seen(wsl.networking)
+    if networking == "wsl1":
         return fail("this is WSL 1, which has no GPU", "`wsl.exe --set-version NAME 2`")
-    if not wanted.NETWORKING.does(wsl.networking):
+    if not wanted.NETWORKING.does(networking):
         return warn(
-            f"networking is {wsl.networking}: loopback connections may hang or fail",
+            f"networking is {networking}: loopback connections may hang or fail",
             REMEDY,
         )
-    return ok(f"networking is {wsl.networking}")
+    return ok(f"networking is {networking}")
 
 
 @CHECKS.add("wsl-keepalive", "keepalive task")
 def keepalive(wsl: Wsl) -> Answer:
     """A Windows task starts the distribution at logon, without the limit of three days."""
-    if isinstance(wsl.task, Unseen):
-        return skip(wsl.task.why)
-    name = f'"{wsl.task.name}"'
-    if not wsl.task.registered:
+    task = seen(wsl.task)
+    name = f'"{task.name}"'
+    if not task.registered:
         return warn(
             f"Windows has no task {name}: nothing starts the distribution after a boot",
             "`servicekit wsl render` writes it and shows how to register it",
         )
-    if wsl.task.faults:
+    if task.faults:
         return warn(
-            f"the task {name} {' and '.join(wsl.task.faults)}",
+            f"the task {name} {' and '.join(task.faults)}",
             "register it again from `servicekit wsl render`",
         )
     return ok(f"the task {name} is registered")
@@ -113,16 +110,15 @@ def library(wsl: Wsl) -> Answer:
         return fail(
             "/dev/dxg is missing: Windows provides no GPU", "install NVIDIA's Windows driver"
         )
-    if isinstance(wsl.cuda, Unseen):
-        return skip(wsl.cuda.why)
-    if wsl.cuda is None:
+    cuda = seen(wsl.cuda)
+    if cuda is None:
         return fail(
             f"libcuda.so.1 was not found; it should be in {LIBRARY}",
             "install NVIDIA's Windows driver, or run `ldconfig` as root",
         )
-    if not wsl.cuda.startswith(LIBRARY):
+    if not cuda.startswith(LIBRARY):
         return fail(
-            f'CUDA is "{wsl.cuda}", from a Linux driver, which finds no GPU under WSL',
+            f'CUDA is "{cuda}", from a Linux driver, which finds no GPU under WSL',
             f"remove that package: WSL uses the Windows driver's library in {LIBRARY}",
         )
-    return ok(wsl.cuda)
+    return ok(cuda)

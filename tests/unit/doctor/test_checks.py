@@ -349,7 +349,7 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("cuda", {"name": "demo"}, "skip", "it needs no GPU"),
         # the model
         ("model", {}, "ok", "RadixArk/Qwen3.8-27B-NVFP4, 20.0 GiB"),
-        ("model", {"models": Models((), None, None)}, "ok", "its own affair"),
+        ("model", {"models": Models((), None, None)}, "ok", "chosen by the engine"),
         ("model", {"models": NOT_SEEN}, "skip", "only root"),
         ("model", {"models": ONE_LACK}, "fail",
          'the model "a/b" is not in /var/cache; `servicekit fetch balanced`'),
