@@ -119,7 +119,7 @@ def render(
     name = mine.manager_name(manager)
     order = order_of(mine, mine.profile(profile), tree, manager=name)
     found = look_around(order, tree)
-    for sentence in (*found.missing, *found.warnings):
+    for sentence in (*found.missing, *found.barred, *found.warnings):
         warn(sentence)
     files = artifacts(make_plan(order.profile, found.host), order.manager)
     if out is not None:

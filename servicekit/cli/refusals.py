@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servicekit.cli.forecast import ask_gpus, budget_of, installed_engine, local_model, misfit
@@ -10,7 +11,7 @@ from servicekit.cli.output import note, warn
 from servicekit.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from servicekit.cli.session import Installed, Session
     from servicekit.install.installation import Order
@@ -70,6 +71,7 @@ def refuse(
     report = report_of(plan, image=tree.is_image)
     errors = [
         *(() if incomplete else survey.missing),
+        *(() if tree.is_image else _barriers(order, survey)),
         *(f'profile "{profile.name}": {each}' for each in report.errors),
         *misfit(profile.name, budget),
     ]
@@ -79,6 +81,19 @@ def refuse(
         warn(sentence)
     kv_tokens = None if budget is None else budget.kv_tokens
     return replace(order, kv_tokens=kv_tokens, overruled=tuple(errors)), survey
+
+
+def _barriers(order: Order, survey: Survey) -> Iterator[str]:
+    """Say what the account cannot use, tried with its rights where that is possible."""
+    from servicekit.service.access import hidden_of, needs_of, proved, script_faults
+
+    profile, host, manager = order.profile, survey.host, order.manager
+    hidden = hidden_of(profile, host, manager)
+    for sentence in (
+        *script_faults("the engine", Path(host.executable)),
+        *proved(needs_of(profile, host, manager), host.user, hidden),
+    ):
+        yield f'profile "{profile.name}": {sentence}'
 
 
 def _budget(plan: Plan, memory: int) -> Budget | None:

@@ -84,7 +84,10 @@ class ProfileQuestions:
             plan=plan,
             installed=self._installed,
             missing=survey.missing,
-            obstacles=tuple(said for said in survey.warnings if said not in elsewhere),
+            obstacles=(
+                *survey.barred,
+                *(said for said in survey.warnings if said not in elsewhere),
+            ),
             engine=seen_or_not(self._engine),
             models=seen_or_not(self._models),
             cache=seen_or_not(self._cache),

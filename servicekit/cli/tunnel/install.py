@@ -277,13 +277,14 @@ def _obstacles(files: TunnelFiles) -> list[str]:
     """Say what will probably keep the service from running."""
     from servicekit.places import Scope
     from servicekit.profiles.vocabulary import ManagerName
-    from servicekit.service.host import account, ends_with_session, hidden, unreadable
+    from servicekit.service.access import HOMES, OWN_PLACE, Hidden, barriers, program
+    from servicekit.service.host import ends_with_session
 
     if files.manager is not ManagerName.SYSTEMD:
         return []
-    programs = [Path(files.command[0])]
     if files.user is not None:
-        return [*unreadable(programs, [], account(files.user)), *hidden(programs, [])]
+        needs = program("the program servicekit", Path(files.command[0]), OWN_PLACE)
+        return barriers(needs, files.user, [Hidden(path, "ProtectHome") for path in HOMES])
     return list(ends_with_session()) if files.places.scope is Scope.USER else []
 
 

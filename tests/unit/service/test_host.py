@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servicekit.install.manifest import Manifest
-from servicekit.places import system_places, user_places
+from servicekit.places import system_places
 from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import (
-    HOMES,
-    Account,
     ends_with_session,
     find_executable,
     find_model,
-    obstacle,
     own_command,
     rivals,
     survey,
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
     from servicekit.service.host import Survey
-
-NOBODY = Account("nobody", 65534, frozenset({65534}))
 
 
 def profile(**more: object) -> Profile:
@@ -147,36 +142,6 @@ def test_our_own_command_is_absolute() -> None:
     assert os.access(own_command()[0], os.X_OK)
 
 
-def test_an_obstacle_is_the_first_thing_that_may_not_be_passed(tmp_path: Path) -> None:
-    """Each directory on the way must let the account through, and the file be readable."""
-    file = tmp_path / "open/closed/file"
-    file.parent.mkdir(parents=True)
-    file.write_text("x")
-    file.chmod(0o644)
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & 1:
-            directory.chmod(0o711)
-    assert obstacle(file, NOBODY, os.R_OK) is None
-    assert obstacle(file, NOBODY, os.X_OK) == file
-    file.parent.chmod(0o700)
-    assert obstacle(file, NOBODY, os.R_OK) == file.parent
-    me = Account("me", os.getuid())
-    assert obstacle(file, me, os.R_OK) is None
-    group = Account("group", 65534, frozenset({os.getgid()}))
-    file.parent.chmod(0o710)
-    assert obstacle(file, group, os.R_OK) is None
-    assert obstacle(tmp_path / "none", NOBODY, os.R_OK) == tmp_path / "none"
-
-
-def test_an_obstacle_behind_a_link_is_found(tmp_path: Path) -> None:
-    """A link is as readable as what it leads to."""
-    secret = tmp_path / "secret/file"
-    secret.parent.mkdir(mode=0o700)
-    secret.write_text("x")
-    (tmp_path / "link").symlink_to(secret)
-    assert obstacle(tmp_path / "link", NOBODY, os.R_OK) in {secret.parent, tmp_path}
-
-
 def look(places: Places, recipe: Profile, path: str, **more: object) -> Survey:
     """A survey with the usual rest."""
     return survey(
@@ -205,25 +170,6 @@ def test_what_is_missing_is_told_in_sentences() -> None:
     assert (found.host.executable, found.host.model) == ("no-such-engine", "/no/such/model")
 
 
-def test_an_engine_in_a_home_is_hidden_by_the_unit() -> None:
-    """Below ProtectHome= nothing of a home can be read; so the install says what would do."""
-    home = next(h for h in HOMES if h.is_dir())
-    recipe = profile(executable=str(home / "venv/bin/vllm"), model=str(home))
-    (warning,) = look(system_places(), recipe, "").warnings
-    assert warning == (
-        f'"{home}" is below {home}, which the unit hides; move it, to /opt say, '
-        'or set service.home = "read-only" in the profile'
-    )
-    visible = {"model": str(home), "executable": "/bin/true"}
-    for fine in (
-        look(system_places(), profile(**visible, service={"home": "read-only"}), ""),
-        look(system_places(), profile(**visible, service={"without": ["ProtectHome"]}), ""),
-        look(system_places(), profile(**visible), "", manager="supervisor"),
-        look(user_places("/home/me", 1000, {}), profile(**visible), ""),
-    ):
-        assert not any("which the unit hides" in warning for warning in fine.warnings)
-
-
 def test_a_user_who_does_not_linger_is_told(tmp_path: Path) -> None:
     """A user's own services end with the session unless that user lingers."""
     me = pwd.getpwuid(os.getuid()).pw_name
@@ -231,34 +177,6 @@ def test_a_user_who_does_not_linger_is_told(tmp_path: Path) -> None:
     assert f"`loginctl enable-linger {me}` mends that" in warning
     (tmp_path / me).touch()
     assert list(ends_with_session(tmp_path)) == []
-
-
-def test_what_the_account_cannot_read_is_told(tmp_path: Path) -> None:
-    """A program, its interpreter, its packages, the model: each barrier is named once."""
-    for directory in (tmp_path, *tmp_path.parents):
-        if not directory.stat().st_mode & 1:
-            directory.chmod(0o711)
-    python = program(tmp_path / "venv/bin/python", "")
-    (tmp_path / "venv/pyvenv.cfg").touch()
-    packages = tmp_path / "venv/lib/python3.11/site-packages"
-    packages.mkdir(parents=True)
-    engine = program(tmp_path / "venv/bin/vllm", f"#!{python}\nimport vllm\n")
-    recipe = profile(executable=str(engine))
-    places = system_places()
-    assert look(places, recipe, "", user="nobody").warnings == ()
-    packages.chmod(0o700)
-    (warning,) = look(places, recipe, "", user="nobody").warnings
-    assert warning == (
-        f'"{packages}" cannot be read by "nobody"; '
-        "move it, to /opt say, or let that account read it"
-    )
-    (tmp_path / "venv").chmod(0o700)
-    barrier = tmp_path / "venv"
-    (warning,) = look(places, recipe, "", user="not-made-yet").warnings
-    assert warning == (
-        f'"{engine}" cannot be read by "not-made-yet", because of the mode of "{barrier}"; '
-        "move it, to /opt say, or let that account read it"
-    )
 
 
 def test_an_image_without_servicekit_is_told(tmp_path: Path) -> None:
