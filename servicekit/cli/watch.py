@@ -32,6 +32,7 @@ def watch(session: Session, profile: str, plan: Path | None) -> int:
 
 
 def _watch(plan: InstalledPlan) -> ExitCode:
+    from servicekit.managers import SERVER_URL
     from servicekit.service.installed import denied, tuned
     from servicekit.watchdog.daemon import watch as run
 
@@ -42,7 +43,7 @@ def _watch(plan: InstalledPlan) -> ExitCode:
             code=ExitCode.CONFIG,
         )
     code = run(tuned(plan, os.environ))
-    if code is ExitCode.TEMPFAIL:
+    if code is ExitCode.TEMPFAIL and os.environ.get(SERVER_URL):
         from servicekit.managers.haste import hasten
 
         hasten(plan.places, os.environ)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from servicekit import __version__
 from servicekit.host import untrusted
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from servicekit.host.procfs import Stat
 
+FORMAT: Final = 1  # of the file
 ProcessKey: TypeAlias = tuple[int, int]
 """Pid, and start time in ticks since boot: what no other process has before the next boot."""
 
@@ -69,7 +71,8 @@ class AdoptedProcesses:
         with suppress(OSError):
             if keys:
                 beside = self._path.with_suffix(".new")
-                text = json.dumps({**self._of, "processes": sorted(keys)})
+                version = {"format": FORMAT, "servicekit": __version__}
+                text = json.dumps({**version, **self._of, "processes": sorted(keys)})
                 beside.write_text(f"{text}\n", encoding="utf-8")
                 beside.replace(self._path)
             else:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from servicekit import __version__
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
@@ -44,6 +45,7 @@ from servicekit.watchdog.events import (
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.ports import port_holder
+from servicekit.watchdog.preload import preload
 from servicekit.watchdog.progress import Activity, download_bytes, signs
 from servicekit.watchdog.publish import Notifier
 from servicekit.watchdog.reporter import Reporter
@@ -191,7 +193,12 @@ class Watchdog:
         report.begun(restarts=held.restarts, eta=eta)
         self._surveyor.remember(history.baselines(records, self._boot_id))
         counted = report.note(
-            Kind.STARTED, pid=os.getpid(), pid1_started=pid1_started, ppid=self._parent
+            Kind.STARTED,
+            pid=os.getpid(),
+            pid1_started=pid1_started,
+            ppid=self._parent,
+            format=ledger.FORMAT,
+            servicekit=__version__,
         )
         budget = f"{limits.budget} faults in {limits.window / 60:g} min"
         now = time.monotonic()
@@ -223,6 +230,7 @@ class Watchdog:
         aio.add_reader(engine.output, self._read_output)
         aio.add_reader(engine.pidfd, self._exited)
         self.reporter.launched(engine.pid, self._surveyor.baseline or None)
+        preload(os.environ)
         return engine.pid
 
     def terminate(self) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+FORMAT: Final = 1  # of the records; each run's first record carries it
 SIZE_LIMIT: Final = 1 << 20
 """Bytes after which the ledger is written anew with its newest half."""
 LARGEST: Final = 4 * SIZE_LIMIT
