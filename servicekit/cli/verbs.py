@@ -37,7 +37,7 @@ GROUPS: Final = {
         "status": Verb("signatures", "status", "Show the status of all services or of one."),
         "history": Verb("history", "history", "Show when and why the runs of a service ended."),
         "logs": Verb("logs", "logs", "Show the log of a service."),
-        "diagnose": Verb("advice", "diagnose", "Explain from its log why an engine failed."),
+        "diagnose": Verb("diagnose", "diagnose", "Explain from its log why an engine failed."),
         "probe": Verb("signatures", "probe", "Check whether a service is healthy."),
         "doctor": Verb("doctor", "doctor", "Check the host and every service for problems."),
     },

@@ -20,6 +20,8 @@ ERROR_WORDS: Final = BytesAhoCorasick(
     implementation=Implementation.DFA,
 )
 """Every line that looks like an error has one of them."""
+_NARROWEST: Final = 60  # columns of a terminal
+_WRAPPED: Final = 3  # lines of the full width, at least, where a terminal wrapped them
 _LOOK_BACK: Final = 200  # lines before an error text that are searched for an open quotation
 
 _ESCAPE: Final = re.compile(
@@ -119,6 +121,25 @@ def plain_lines(block: bytes) -> bytes:
     if b"\x1b" in block:
         block = _ESCAPE.sub(b"", block)
     return block.replace(b"\r", b"\n") if b"\r" in block else block
+
+
+def unwrapped(log: bytes) -> bytes:
+    """Return a log without the line breaks of the terminal that it was copied from.
+
+    It was wrapped if no line is longer than some width, several different lines have exactly that
+    width, and what follows them begins like no line of a log.
+    """
+    lines = log.splitlines()
+    width = max(map(len, lines), default=0)
+    full = [number for number, line in enumerate(lines) if len(line) == width]
+    following = [lines[number + 1] for number in full if number + 1 < len(lines)]
+    if (
+        width < _NARROWEST
+        or len({lines[number] for number in full}) < max(_WRAPPED, len(full), len(lines) / 20)
+        or any(_PREFIX.match(line.decode(errors="replace")) for line in following)
+    ):
+        return log
+    return b"".join(line if len(line) == width else line + b"\n" for line in lines)
 
 
 def _as_text(message: re.Match[bytes]) -> bytes:

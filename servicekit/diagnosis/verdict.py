@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause, Group, Retry
@@ -56,6 +56,8 @@ class Diagnosis:
     """Whether a new run may do better."""
     signature: str = ""
     """Id of the signature that decided, empty where none did."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What the log says about memory, limits and decoding; GiB, tokens, tokens/s, shares of 1."""
     weak: bool = False
     """Whether better evidence may overrule it: only a symptom decided, or the way it ended."""
 
@@ -85,8 +87,17 @@ def diagnose(
     if signal == signals.SIGILL:  # stronger than any line: no engine raises it by intention
         finding = None
     if finding is not None:
-        return _from_finding(finding, log, _normal(options or {}), profile)
-    return _from_ending(log, exit_status, signal, profile)
+        found = _from_finding(finding, log, _normal(options or {}), profile)
+    else:
+        found = _from_ending(log, exit_status, signal, profile)
+    return replace(found, figures=figures_of(log))
+
+
+def figures_of(log: Reading) -> dict[str, float]:
+    """Return what the log says about memory, limits and decoding; only what it does say."""
+    decode = {} if log.decode is None else asdict(log.decode)
+    decode.pop("at", None)
+    return {name: value for name, value in {**asdict(log.facts), **decode}.items() if value}
 
 
 def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
@@ -102,7 +113,16 @@ def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
     if diagnosis.cause.group is not Group.DEGRADED:
         lines.append(f"restart: {_RESTART[diagnosis.retry]}")
     lines.append(f"source: {diagnosis.source}")
+    if diagnosis.figures:
+        figures = (_figure(name, value) for name, value in diagnosis.figures.items())
+        lines.append(f"the log's figures: {', '.join(figures)}")
     return "\n".join(lines)
+
+
+def _figure(name: str, value: float) -> str:
+    words, unit = (name.removesuffix("_gib"), " GiB") if name.endswith("_gib") else (name, "")
+    words = words.replace("_", " ")
+    return words if isinstance(value, bool) else f"{words} {value:,g}{unit}"
 
 
 def as_json(diagnosis: Diagnosis) -> dict[str, object]:
@@ -114,6 +134,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, object]:
         "remedies": list(diagnosis.remedies),
         "retry": diagnosis.retry.value,
         "evidence": list(diagnosis.evidence_lines),
+        "figures": dict(diagnosis.figures),
         "source": diagnosis.source,
         "signature": diagnosis.signature or None,
         "message_id": diagnosis.cause.message_id,

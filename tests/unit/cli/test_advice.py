@@ -80,12 +80,47 @@ def test_a_log_is_diagnosed_from_a_file_and_from_standard_input(tmp_path: Path) 
     remedy = "`servicekit --user logs PROFILE`"
     assert remedy in said("--user", "diagnose", "--file", log)
     assert f'log "{tmp_path}/no" cannot be read' in refused("diagnose", "--file", tmp_path / "no")
+    assert "out of memory" in said("diagnose", "-", stdin=LOG)
+    assert "out of memory" in said("diagnose", "--file", "-", stdin=LOG)
 
 
-@pytest.mark.parametrize("words", [[], ["demo", "--file", "x"]])
-def test_a_diagnosis_is_of_one_thing(words: list[str]) -> None:
-    """A profile, a file or standard input: none and two are a wrong command line."""
-    assert "one of them" in refused("diagnose", *words, code=2)
+def test_a_diagnosis_needs_a_log_and_a_known_engine(tmp_path: Path) -> None:
+    """Without a profile and a log, or with an unknown engine, the command line is wrong."""
+    assert "give a profile, - or --file LOG" in refused("diagnose", code=2)
+    words = ("diagnose", "--file", tmp_path / "x", "--engine", "tgi")
+    assert '"tgi" must be one of sglang, vllm' in refused(*words, code=2)
+
+
+def test_several_logs_are_one_diagnosis(tmp_path: Path) -> None:
+    """Rotated files, and the kernel's log beside the engine's, are read in the order given."""
+    (tmp_path / "1").write_text("[2026-12-01 02:10:00] server_args=ServerArgs(port=30000)")
+    (tmp_path / "2").write_text("[  9.000001] Out of memory: Killed process 7 (sglang) total-vm:1")
+    words = ("diagnose", "--file", tmp_path / "1", "--file", tmp_path / "2", "--engine", "sglang")
+    assert said(*words).startswith("cause: oom-kill\n")
+
+
+def test_the_remedies_for_a_file_fit_the_named_profile(
+    site: dict[str, str], tmp_path: Path
+) -> None:
+    """With a profile and a log, what the profile already sets is in the remedies."""
+    log = tmp_path / "log"
+    log.write_text("ValueError: No available memory for the cache blocks. Try more.\n")
+    text = said("--user", "diagnose", "mtp", "--file", log, env=site)
+    assert text.startswith("cause: kv-cache-too-small\n")
+    assert "PROFILE" not in text
+
+
+def test_a_log_from_a_wrapped_terminal_is_read(tmp_path: Path) -> None:
+    """Line breaks that a terminal put into long lines do not hide a cause."""
+    message = "ValueError: No available memory for the cache blocks. Try increasing it."
+    front = "ERROR 12-01 02:10:00 [core.py:1266]"
+    lines = [f"(EngineCore pid={number}) {front} {message}" for number in range(3)]
+    wrapped = [piece for text in lines for piece in (text[:70], text[70:])]
+    log = tmp_path / "log"
+    log.write_text("\n".join(wrapped))
+    assert said("diagnose", "--file", log).startswith("cause: kv-cache-too-small\n")
+    log.write_text("\n".join(["x" * 70] * 9 + lines))
+    assert said("diagnose", "--file", log).startswith("cause: kv-cache-too-small\n")
 
 
 def test_a_profile_that_never_ran_has_no_diagnosis(site: dict[str, str]) -> None:
