@@ -1,6 +1,7 @@
-"""How long the command line takes, as whole processes: as a ratio to a Python that does nothing.
+"""What the command line takes, as whole processes: as a ratio to a Python that does nothing.
 
-All commands take turns, so that whatever else the machine does is in each figure.
+All commands take turns. Processor time is compared, which hardly depends on what else the machine
+does; the time that passed is shown beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from machines.waiting import wait_until
 
@@ -25,13 +26,20 @@ if TYPE_CHECKING:
 
     from benchmarks.machinery import Machinery
 
-    Timed = Callable[[], float]
+    Timed = Callable[[], "Spent"]
 
 RUNS: Final = 15
 BARE: Final = "python -c ''"
 LAUNCH: Final = "watch, until the engine's wrapper runs"
 # The largest ratio to a bare Python.
 AIMS: Final = {"--help": 3.0, "--version": 3.0, "status": 4.0, "status PROFILE": 4.0, LAUNCH: 5.0}
+
+
+class Spent(NamedTuple):
+    """Seconds that a command took."""
+
+    passed: float
+    processor: float
 
 
 def measure(machinery: Machinery) -> Iterator[Row]:
@@ -63,18 +71,25 @@ def _program() -> str:
 
 
 def _ended(argv: list[str]) -> Timed:
-    """Time a command to its end, in seconds."""
+    """Time a command to its end."""
 
-    def timed() -> float:
+    def timed() -> Spent:
         began = time.monotonic()
-        subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-        return time.monotonic() - began
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        passed = time.monotonic() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"{argv} exited with {process.returncode}")
+        return Spent(passed, usage.ru_utime + usage.ru_stime)
 
     return timed
 
 
 def _launched(ours: OursUnderSupervisor, here: list[str]) -> Timed:
-    """Time a watchdog of the stopped service until it has launched the engine, in seconds."""
+    """Time a watchdog of the stopped service until it has launched the engine."""
     wrappers = ours.folder / "wrappers"
     plan = wrappers / f"{ours.profile_name}.plan.json"
     argv = [*here, "watch", ours.profile_name, "--plan", str(plan)]
@@ -83,7 +98,7 @@ def _launched(ours: OursUnderSupervisor, here: list[str]) -> Timed:
     wrapper = wrappers / ours.profile_name
     wrapper.write_text(f"#!/bin/sh\necho >{shlex.quote(str(fifo))}\n", encoding="utf-8")
 
-    def timed() -> float:
+    def timed() -> Spent:
         ours.history.unlink(missing_ok=True)  # an earlier end would be waited for
         began = time.monotonic()
         process = subprocess.Popen(
@@ -91,22 +106,31 @@ def _launched(ours: OursUnderSupervisor, here: list[str]) -> Timed:
         )
         with fifo.open() as opened:
             opened.read()
-        lasted = time.monotonic() - began
+        passed = time.monotonic() - began
+        threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+        on_processor = sum(int(thread.read_text().split()[0]) for thread in threads)
         process.wait(START_LIMIT)
-        return lasted
+        return Spent(passed, on_processor / 1e9)
 
     return timed
 
 
 def _rows(commands: Mapping[str, Timed]) -> Iterator[Row]:
-    """Time commands in turns; give the ratio of each to the first."""
-    seconds = defaultdict(list)
+    """Time commands in turns; give the ratio of each one's processor time to the first's."""
+    spent = defaultdict(list)
     for _ in range(RUNS):
         for what, timed in commands.items():
-            seconds[what].append(timed())
-    bare = median(seconds[BARE])
-    for what, each in seconds.items():
-        ratio = median(each) / bare
-        how = f"median of {RUNS}: {median(each) * 1000:.0f} ms, from {min(each) * 1000:.0f} ms"
+            spent[what].append(timed())
+    typical = {
+        what: Spent(*(median(column) for column in zip(*each, strict=True)))
+        for what, each in spent.items()
+    }
+    bare = typical[BARE]
+    for what, each in typical.items():
+        how = (
+            f"medians of {RUNS}: {each.processor * 1000:.0f} ms of a core; "
+            f"{each.passed * 1000:.0f} ms passed, {each.passed / bare.passed:.2f} times"
+        )
         of = "" if what == BARE else "servicekit"
+        ratio = each.processor / bare.processor
         yield Row(what, of, ratio, f"x {BARE}", aim=AIMS.get(what), how=how)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, TextIO
@@ -117,7 +116,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, whole: bool = 
     """
     lines = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    columns = None
+    if sys.stdout.isatty():
+        import shutil
+
+        columns = shutil.get_terminal_size().columns
     for line in lines:
         below: list[str] = []
         if columns is not None:

@@ -23,6 +23,8 @@ SUPERVISOR_SOCKETS: Final = (
 )
 # supervisord sets it for its programs; a user may set it to choose a supervisord.
 SERVER_URL: Final = "SUPERVISOR_SERVER_URL"
+# Exit codes after which Supervisor starts a watchdog no more: `exitcodes=` as we write it.
+FINAL: Final = frozenset({0, 69, 78})
 
 
 @dataclass(frozen=True, slots=True)

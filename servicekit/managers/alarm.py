@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from typing import TYPE_CHECKING, Final
 
-from servicekit.managers.supervisor import FINAL
+from servicekit.managers import FINAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from servicekit.errors import UserError
 from servicekit.host import procfs
-from servicekit.managers import SERVER_URL, Seen
+from servicekit.managers import FINAL, SERVER_URL, Seen
 from servicekit.profiles.vocabulary import ManagerName
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ STILL_RUNNING: Final = 91
 CANT_REREAD: Final = 92
 
 _WAIT: Final = False  # do not hold the connection while a stop takes its time
-# exit codes without a restart: `exitcodes=` in our programs
-FINAL: Final = frozenset({0, 69, 78})
 
 STATES: Final = {
     "STOPPED": "inactive",
