@@ -1,7 +1,7 @@
-"""Brings models into the hub's cache: whole, checked, and taken up where it was broken off. Disk.
+"""Downloads models into the hub's cache: complete, verified, and resumable. Disk.
 
-Files become visible to engines all together, once the last of them is whole, so that a fetch which
-was broken off leaves nothing that looks like a model.
+Files become visible to engines all together, once the last of them is complete, so an interrupted
+fetch leaves nothing that looks like a model.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import pwd
 import shutil
 import uuid
 from contextlib import contextmanager
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from servicekit.errors import UserError
 from servicekit.host import untrusted
-from servicekit.host.procfs import account
 from servicekit.models.hub import ByteListener
 from servicekit.models.memory.units import short
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from servicekit.models.weights import Need
 
 CHUNK: Final = 1 << 20
-"""Bytes read at once to be checked."""
 SHA256_DIGITS: Final = 64
 
 
@@ -38,75 +37,75 @@ class Source(Protocol):
     """Where files come from; `servicekit.hub.Hub` is one."""
 
     def read(
-        self, need: Need, commit: str, file: File, into: BinaryIO, watcher: ByteListener
+        self, need: Need, commit: str, file: File, into: BinaryIO, listener: ByteListener
     ) -> None:
         """See `servicekit.hub.Hub.read`."""
 
 
 class ProgressListener(ByteListener, Protocol):
-    """Who is told what is being done."""
+    """Receives the progress of a fetch."""
 
     def checking(self, file: File) -> None:
-        """Take it that a file which is here is being compared with its checksum."""
+        """A file on disk is being compared with its checksum."""
 
     def loading(self, file: File) -> None:
-        """Take it that a file is being fetched, or what is missing of it."""
+        """A file, or the rest of one, is being downloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchState:
-    """How much of one model is here."""
+    """How much of a model is on disk."""
 
     need: Need
     repository: Repository
     listing: Listing
-    """Of the files that the engine reads."""
+    """The files that the engine reads."""
     whole: frozenset[str]
-    """Digests of files that are here and as they should be."""
+    """Digests of files that are complete and correct."""
     damaged: frozenset[str]
-    """Digests of files that are here and are not."""
+    """Digests of files with a wrong size or checksum."""
     begun: int
-    """Bytes of files that are here in part, and will be gone on from."""
+    """Bytes of partial files, from which a fetch resumes."""
     named: bool
-    """Whether engines find every file under its name, at the revision that they ask for."""
+    """Whether engines find every file by its name, at the revision that they ask for."""
 
     @property
     def wanting(self) -> tuple[File, ...]:
-        """Files that are not here as they should be, each once."""
+        """Files that are missing or damaged, each once."""
         files = {file.digest: file for file in self.listing.files if file.digest not in self.whole}
         return tuple(files.values())
 
     @property
     def left(self) -> int:
-        """Bytes to fetch."""
+        """Bytes to download."""
         return sum(file.size for file in self.wanting) - self.begun
 
     def completed(self) -> FetchState:
-        """Return what it is once `complete` has come to its end."""
+        """Return the state after `complete`."""
         whole = frozenset(file.digest for file in self.listing.files)
         return replace(self, whole=whole, damaged=frozenset(), begun=0, named=True)
 
 
 def stand(
-    need: Need, repository: Repository, listing: Listing, spectator: ProgressListener
+    need: Need, repository: Repository, listing: Listing, listener: ProgressListener
 ) -> FetchState:
-    """Compare what is here with its checksums. Reads every file of it."""
+    """Compare the files on disk with their checksums; reads every file."""
     whole: set[str] = set()
     damaged: set[str] = set()
     begun = 0
     for file in {file.digest: file for file in listing.files}.values():
         blob, partial = repository.blob(file.digest), repository.partial(file.digest)
         if blob.is_file():
-            spectator.checking(file)
-            (whole if is_whole(blob, file, spectator) else damaged).add(file.digest)
+            listener.checking(file)
+            (whole if is_whole(blob, file, listener) else damaged).add(file.digest)
         elif partial.is_file() and (size := partial.stat().st_size) <= file.size:
             begun += size
     named = _is_published(repository, need.revision, listing)
     return FetchState(need, repository, listing, frozenset(whole), frozenset(damaged), begun, named)
 
 
-def is_whole(path: Path, file: File, watcher: ByteListener) -> bool:
-    """Whether the file at `path` has the size and the checksum that it must have."""
+def is_whole(path: Path, file: File, listener: ByteListener) -> bool:
+    """Whether the file at `path` has the right size and checksum."""
     if path.stat().st_size != file.size:
         return False
     if len(file.digest) == SHA256_DIGITS:
@@ -116,73 +115,73 @@ def is_whole(path: Path, file: File, watcher: ByteListener) -> bool:
     with os.fdopen(untrusted.open_linked(path), "rb") as stream:
         while chunk := stream.read(CHUNK):
             sums.update(chunk)
-            watcher.moved(len(chunk))
+            listener.moved(len(chunk))
     return sums.hexdigest() == file.digest
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes that may still be written at `path`, or where it would be made."""
+    """Return the free disk space at `path`, or where it would be created."""
     there = next(each for each in (path, *path.parents) if each.exists())
     return shutil.disk_usage(there).free
 
 
-def check_space(standings: Iterable[FetchState], cache: Path) -> None:
-    """Raise `UserError` if what is left to fetch does not fit on the disk."""
-    left, free = sum(standing.left for standing in standings), free_bytes(cache)
+def check_space(states: Iterable[FetchState], cache: Path) -> None:
+    """Raise `UserError` if the rest of the download does not fit on the disk."""
+    left, free = sum(state.left for state in states), free_bytes(cache)
     if left > free:
         raise UserError(
-            f'{short(left)} are to be fetched, and {short(free)} are free at "{cache}"',
+            f'not enough disk space at "{cache}": {short(left)} needed, {short(free)} free',
             hint=f"free {short(left - free)}, or set HF_HOME in the profile's environment to a "
             "larger disk",
         )
 
 
-def complete(standing: FetchState, source: Source, spectator: ProgressListener) -> None:
-    """Fetch what is wanting, then let engines see all of it.
+def complete(state: FetchState, source: Source, listener: ProgressListener) -> None:
+    """Download what is missing, then make all files visible to engines.
 
-    Raises `UserError`. Whatever came until then stays, and the next call goes on from it.
+    Raises `UserError`; what was downloaded is kept, and the next call resumes from it.
     """
-    repository = standing.repository
+    repository = state.repository
     try:
         repository.blobs.mkdir(parents=True, exist_ok=True)
         with _alone(repository):
-            for file in standing.wanting:
+            for file in state.wanting:
                 repository.blob(file.digest).unlink(missing_ok=True)
-                spectator.loading(file)
-                _load(standing, file, source, spectator)
-            _publish(repository, standing.need.revision, standing.listing)
+                listener.loading(file)
+                _load(state, file, source, listener)
+            _publish(repository, state.need.revision, state.listing)
     except OSError as error:
         raise _refusal(error, repository) from None
 
 
-def _load(standing: FetchState, file: File, source: Source, spectator: ProgressListener) -> None:
-    """Fetch one file; one that was begun earlier and turns out to be wrong, once more from zero."""
-    repository, need = standing.repository, standing.need
+def _load(state: FetchState, file: File, source: Source, listener: ProgressListener) -> None:
+    """Download one file; if a resumed file turns out wrong, download it again from the start."""
+    repository, need = state.repository, state.need
     partial = repository.partial(file.digest)
     while True:
         with open(partial, "r+b", opener=_make) as stream:
             if stream.seek(0, os.SEEK_END) > file.size:
                 stream.truncate(stream.seek(0))
             begun = stream.tell()
-            source.read(need, standing.listing.commit, file, stream, spectator)
+            source.read(need, state.listing.commit, file, stream, listener)
             stream.flush()
             os.fsync(stream.fileno())
-        spectator.checking(file)
-        if is_whole(partial, file, _Deaf()):
+        listener.checking(file)
+        if is_whole(partial, file, _NoListener()):
             partial.replace(repository.blob(file.digest))
             return
         partial.unlink()
-        spectator.moved(-file.size)
+        listener.moved(-file.size)
         if not begun:
             raise UserError(
-                f'"{file.name}" of "{need.repo}" came with a wrong checksum, and was thrown away',
-                hint="run it again; if it stays so, what lies between this host and the hub "
-                "changes files",
+                f'"{file.name}" of "{need.repo}" has a wrong checksum and was deleted',
+                hint="run the command again; if that does not help, a proxy between this host and "
+                "the hub changes files",
             )
 
 
-class _Deaf:
-    """A watcher of what has been counted already."""
+class _NoListener:
+    """Ignores progress that was counted before."""
 
     def moved(self, size: int) -> None:
         pass
@@ -196,7 +195,7 @@ def _make(path: str, _flags: int) -> int:
 
 
 def _publish(repository: Repository, revision: str, listing: Listing) -> None:
-    """Link the files under their names, then say that `revision` is this commit."""
+    """Link the files under their names, then point `revision` to this commit."""
     snapshot = repository.snapshot(listing.commit)
     for file in listing.files:
         link = snapshot / file.name
@@ -213,7 +212,7 @@ def _publish(repository: Repository, revision: str, listing: Listing) -> None:
 
 
 def _is_published(repository: Repository, revision: str, listing: Listing) -> bool:
-    """Whether `_publish` has been here, and nobody else since."""
+    """Whether the files are published as `_publish` does it."""
     top = repository.snapshot(listing.commit)
     return repository.commit(revision) == listing.commit and all(
         (top / file.name).resolve() == repository.blob(file.digest).resolve()
@@ -223,7 +222,7 @@ def _is_published(repository: Repository, revision: str, listing: Listing) -> bo
 
 @contextmanager
 def _instead_of(path: Path) -> Iterator[Path]:
-    """Give a name to write to, and then put what was written in the place of `path` at once."""
+    """Yield a temporary name, and then move it over `path`."""
     new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         yield new
@@ -234,20 +233,28 @@ def _instead_of(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _alone(repository: Repository) -> Iterator[None]:
-    """Keep out a second fetch of the same model."""
+    """Keep out another fetch of the same model."""
     descriptor = os.open(repository.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f'another fetch is busy in "{repository.folder}"', hint="wait until it is done"
+                f'another fetch is running in "{repository.folder}"',
+                hint="wait until it is finished",
             ) from None
         except OSError:
-            pass  # a network file system without locks; two fetches would only do double work
+            pass  # a network file system without locks; two fetches would only work twice
         yield
     finally:
         os.close(descriptor)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def _refusal(error: OSError, repository: Repository) -> UserError:
@@ -256,13 +263,15 @@ def _refusal(error: OSError, repository: Repository) -> UserError:
         case errno.ENOSPC | errno.EDQUOT:
             return UserError(
                 f'the disk is full at "{repository.folder}"',
-                hint="free some space and run it again: it goes on from what is here",
+                hint="free some space and run the command again: the download resumes",
             )
         case errno.EACCES | errno.EPERM | errno.EROFS:
             return UserError(
-                f'"{where}" cannot be written by "{account(os.geteuid())}"',
-                hint="let that account own it, or run it as root, or with --user",
+                f'cannot write "{where}" as "{_user()}"',
+                hint="make that account its owner, or run the command as root or with --user",
             )
         case _:
             reason = (error.strerror or type(error).__name__).lower()
-            return UserError(f'"{where}" cannot be written: {reason}')
+            return UserError(
+                f'cannot write "{where}": {reason}', hint="check the disk and run it again"
+            )

@@ -1,21 +1,20 @@
-"""The hub, from which models are fetched. The only door to huggingface_hub.
+"""The hub, from which models are fetched; the only module that imports huggingface_hub.
 
-That library lists, authenticates, follows redirects and takes up a connection that broke. It is not
-asked to store, since its own download begins every file anew that was broken off, and compares no
-checksum of what came over plain HTTP.
+The library lists models and builds addresses and headers. Files are downloaded here over httpx:
+the library's own download keeps no partial file, and compares no checksum over plain HTTP.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import re
+import time
 from functools import partial
+from http import HTTPStatus
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from packaging.version import Version
-from typing_extensions import override
 
 from servicekit import __version__
 from servicekit.errors import UserError
@@ -24,60 +23,57 @@ from servicekit.models.hub_cache import COMMIT, DIGEST, File, Listing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from httpx import Client
+
     from servicekit.models.weights import Need
 
 TOKEN: Final = "HF_TOKEN"  # noqa: S105 - the name of a variable
-"""Variable, and secret of a profile, that holds the token."""
-PATIENCE: Final = 30.0
-"""Seconds that the hub may take to list a model."""
-
-OLDEST: Final = "1.31"
-"""First release of huggingface_hub that tells how each file gets on."""
-
-LARGEST: Final = 1 << 50
-"""Bytes of a file, at most, that anybody can mean."""
+OLDEST: Final = "1.31"  # huggingface_hub
+LIST_TIMEOUT: Final = 30.0  # seconds for the hub to list a model
+READ_TIMEOUT: Final = 10.0  # seconds without a byte of a file
+RETRIES: Final = 5  # attempts without a new byte; a broken connection is resumed
+PAUSE: Final = 1.0  # seconds between two attempts
+LARGEST: Final = 1 << 50  # bytes; a listed file that is larger is nonsense
 CHUNK: Final = 1 << 20
-"""Bytes that are read from the hub at once."""
 
-_OURS: Final = {
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    # Set, it logs every request.
-    "HF_DEBUG": "",
-}
-"""What the library reads from the environment when it is imported, and how it must be."""
+# What the library reads from the environment when it is imported. HF_DEBUG logs every request.
+_OURS: Final = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_DEBUG": ""}
 _LIBRARY: Final = "huggingface_hub"
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+# A file name that leaves the snapshot's directory, or is not a name at all.
 _UNSAFE: Final = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|\\")
-"""In the name of a file that would leave the snapshot's directory, or is no name at all."""
 
 
 class ByteListener(Protocol):
-    """Who is told how a download gets on."""
+    """Receives the progress of a download."""
 
     def moved(self, size: int) -> None:
-        """Take it that so many bytes more are here, or fewer where they must come again."""
+        """Count `size` bytes more; fewer if they must be downloaded again."""
 
     def broke_off(self) -> None:
-        """Take it that the connection broke, and is being made anew."""
+        """The connection broke and is being resumed."""
 
 
 class HubUnreachableError(UserError):
-    """The hub gave no answer that says anything about the model."""
+    """The hub gave no usable answer about the model."""
 
 
 def find_token(environ: Mapping[str, str], stored: str | None) -> str | None:
-    """Return the token of the environment, else the one `stored`; `None` where there is none.
+    """Return the token of the environment, else the one `stored`.
 
-    Raises `UserError` for one that no token can be, without showing it.
+    Raises `UserError` for an invalid token, without showing it.
     """
     token = (environ.get(TOKEN) or stored or "").strip()
     if token and not _TOKEN.fullmatch(token):
-        raise UserError(f"{TOKEN} is not a token: it has spaces or letters that none has")
+        raise UserError(
+            f"{TOKEN} is not a token: it contains spaces or non-ASCII characters",
+            hint="copy it again from the hub",
+        )
     return token or None
 
 
 class Hub:
-    """The hub of HF_ENDPOINT, as whoever `token` says. Every method raises `UserError`."""
+    """The hub at HF_ENDPOINT, accessed with `token`. Every method raises `UserError`."""
 
     def __init__(self, profile: str, token: str | None, environ: Mapping[str, str]) -> None:
         if environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
@@ -88,57 +84,62 @@ class Hub:
             here = ""
         if not here or Version(here) < Version(OLDEST):
             raise UserError(
-                f"fetching needs {_LIBRARY} {OLDEST} or newer beside servicekit"
-                + (f", and {here} is installed" if here else ""),
-                hint="`pip install 'servicekit[fetch]'` adds it",
+                f"fetching needs {_LIBRARY} {OLDEST} or newer"
+                + (f"; {here} is installed" if here else ""),
+                hint="install it: `pip install 'servicekit[fetch]'`",
             )
         os.environ.update(_OURS)
-        # All of it now: once privileges are given up, its files may not be readable any more.
-        from huggingface_hub import HfApi, constants, errors, file_download
+        # Everything now: once privileges are dropped, its files may not be readable any more.
+        import httpx
+        from huggingface_hub import HfApi, errors, hf_hub_url
 
-        # What is read at once is lost when the connection breaks; its own 10 MiB are many for a
-        # slow one, and a bar that moves by them stands still.
-        constants.DOWNLOAD_CHUNK_SIZE = CHUNK
-        self._errors, self._http_get = errors, file_download.http_get
-        self._url = partial(file_download.hf_hub_url, endpoint=environ.get("HF_ENDPOINT") or None)
+        endpoint = environ.get("HF_ENDPOINT") or None
+        self._errors = errors
+        self._url = partial(hf_hub_url, endpoint=endpoint)
+        # Base of every error of the library's HTTP client: httpx until 1.x, httpx2 since 2.0.
         self._transport_error: type[Exception] = errors.HfHubHTTPError.__bases__[0]
-        """Base of every error of its HTTP client: httpx until 1.x, httpx2 since 2.0."""
         self._profile = profile
         self._token = token
         self._api = HfApi(
-            endpoint=environ.get("HF_ENDPOINT") or None,
+            endpoint=endpoint,
             token=token or False,
             library_name="servicekit",
             library_version=__version__,
         )
-        self._headers = {
+        headers = {
             "User-Agent": f"servicekit/{__version__}",
-            # What is compressed on its way cannot be taken up in the middle.
+            # What is compressed in transit cannot be resumed in the middle.
             "Accept-Encoding": "identity",
         }
         if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._ear = _Ear()
-        log = logging.getLogger(_LIBRARY)
-        log.handlers[:], log.propagate = [self._ear], False
+            headers["Authorization"] = f"Bearer {token}"
+        # Redirected to another host, as to the hub's storage, httpx drops the token.
+        self._client = partial(
+            httpx.Client,
+            headers=headers,
+            follow_redirects=True,
+            timeout=READ_TIMEOUT,
+            verify=httpx.create_ssl_context(),
+        )
+        self._transient, self._http_error = httpx.TransportError, httpx.HTTPError
 
     def list(self, need: Need) -> Listing:
-        """List all files of what is needed, with sizes and checksums."""
+        """List all files of a model, with sizes and checksums."""
         try:
             info = self._api.model_info(
-                need.repo, revision=need.revision, files_metadata=True, timeout=PATIENCE
+                need.repo, revision=need.revision, files_metadata=True, timeout=LIST_TIMEOUT
             )
         except (self._transport_error, OSError) as error:
-            raise self._refusal(error, need) from None
+            raise self._refused(error, need) from None
         except self._errors.HFValidationError:
             raise UserError(
-                f'nothing on the hub can be called "{need.repo}"',
+                f'"{need.repo}" is not a valid name on the hub',
                 hint=f"correct the {need.role} in the profile",
             ) from None
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             raise HubUnreachableError(
-                "what answers in the hub's place is not the hub",
-                hint="see whether a proxy or a login page of the network is in between",
+                "another server answers in place of the hub",
+                hint="check for a proxy or a login page of the network",
             ) from None
         files = []
         for sibling in info.siblings or ():
@@ -146,98 +147,132 @@ class Hub:
             size = sibling.size if sibling.lfs is None else sibling.lfs.size
             file = _file(sibling.rfilename, size, digest)
             if file is None:
-                raise UserError(f'the hub lists "{need.repo}" with a file that cannot be fetched')
+                raise UserError(
+                    f'the hub lists "{need.repo}" with a file that cannot be fetched',
+                    hint=f"choose another {need.role}",
+                )
             files.append(file)
         if not isinstance(info.sha, str) or not COMMIT.fullmatch(info.sha) or not files:
             raise UserError(f'the hub lists no files of "{need.repo}"', hint="try again later")
         return Listing(info.sha, tuple(files))
 
     def read(
-        self, need: Need, commit: str, file: File, into: BinaryIO, watcher: ByteListener
+        self, need: Need, commit: str, file: File, into: BinaryIO, listener: ByteListener
     ) -> None:
-        """Append to `into`, which ends where an earlier attempt did, what `file` has beyond that.
+        """Append to `into` the rest of `file`, beyond what an earlier attempt wrote.
 
-        A connection that breaks is made anew a few times. `OSError` is that of `into`.
+        A broken connection is resumed. `OSError` is that of `into`.
         """
-        done = into.tell()
-        meter: Any = partial(_Meter, watcher, done)
-        try:
-            self._ear.watcher = watcher
-            self._http_get(
-                self._url(need.repo, file.name, revision=commit),
-                into,
-                resume_size=done,
-                headers=self._headers,
-                expected_size=file.size,
-                tqdm_class=meter,
-            )
-        except self._transport_error as error:
-            raise self._refusal(error, need) from None
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            raise UserError(
-                f'"{file.name}" of "{need.repo}" came with another size than the hub lists',
-                hint="run it again",
-            ) from None
-        except ValueError:
-            raise UserError(
-                f'"{file.name}" is too large for plain HTTP',
-                hint=f"`hf download {need.repo} {file.name}` fetches it with the profile's HF_HOME",
-            ) from None
+        url = self._url(need.repo, file.name, revision=commit)
+        left = RETRIES
+        with self._client() as http:
+            while into.tell() < file.size:
+                before = into.tell()
+                try:
+                    self._stream(http, url, need, file, into, listener)
+                except self._transient as error:
+                    left = RETRIES if into.tell() > before else left - 1
+                    if left < 0:
+                        raise _unreachable(error) from None
+                    listener.broke_off()
+                    time.sleep(PAUSE)
+                except self._http_error as error:
+                    raise _unreachable(error) from None
 
-    def _refusal(self, error: Exception, need: Need) -> UserError:
-        """Say in one line what the hub answered, without anything that the hub says itself."""
+    def _stream(
+        self,
+        http: Client,
+        url: str,
+        need: Need,
+        file: File,
+        into: BinaryIO,
+        listener: ByteListener,
+    ) -> None:
+        begun = into.tell()
+        headers = {"Range": f"bytes={begun}-"} if begun else {}
+        with http.stream("GET", url, headers=headers) as answer:
+            if answer.status_code not in {HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT}:
+                code = answer.headers.get("X-Error-Code", "")
+                raise self._refusal(code, answer.status_code, need)
+            if begun and answer.status_code == HTTPStatus.OK:  # the server ignores ranges
+                listener.moved(-begun)
+                into.truncate(into.seek(0))
+            for chunk in answer.iter_bytes(CHUNK):
+                listener.moved(len(chunk))
+                into.write(chunk)
+                if into.tell() > file.size:
+                    break
+        if into.tell() != file.size:
+            raise UserError(
+                f'"{file.name}" of "{need.repo}" has another size than the hub lists',
+                hint="run the command again",
+            )
+
+    def _refused(self, error: Exception, need: Need) -> UserError:
+        """Turn an error of the library into one line without any text of the hub."""
         errors = self._errors
-        give = (
+        if not isinstance(error, errors.HfHubHTTPError):
+            return _unreachable(error)
+        codes = {
+            errors.GatedRepoError: "GatedRepo",  # before its base, RepositoryNotFoundError
+            errors.RepositoryNotFoundError: "RepoNotFound",
+            errors.RevisionNotFoundError: "RevisionNotFound",
+        }
+        code = next((code for kind, code in codes.items() if isinstance(error, kind)), "")
+        return self._refusal(code, error.response.status_code, need)
+
+    def _refusal(self, code: str, status: int, need: Need) -> UserError:
+        """Explain an HTTP error of the hub in one line."""
+        anonymous = self._token is None
+        token = (
             f"give a token that may read it: {TOKEN} in the environment, or name {TOKEN} in "
             f"secrets of the profile and run `servicekit secret set {self._profile} {TOKEN}`"
         )
-        match error:
-            case errors.GatedRepoError() if self._token is None:
+        match code:
+            case "GatedRepo" if anonymous:
                 return UserError(
-                    f"the hub gives {need.title} to nobody unknown: it is gated",
-                    hint=f"accept its terms on its page, and {give}",
+                    f"{need.title} is gated: a Hugging Face token is required",
+                    hint=f"accept its terms on its page, and {token}",
                 )
-            case errors.GatedRepoError():
+            case "GatedRepo":
                 return UserError(
-                    f"the hub does not give {need.title} to the owner of this token: it is gated",
-                    hint="accept its terms on its page, and see that the token may read it",
+                    f"{need.title} is gated: this token has no access to it",
+                    hint="accept its terms on its page, and check that the token may read it",
                 )
-            case errors.RepositoryNotFoundError():
-                known = self._token is not None
+            case "RepoNotFound":
                 return UserError(
-                    f'there is no "{need.repo}" on the hub'
-                    + (" that this token may see" if known else ", or it is private"),
-                    hint="correct its name in the profile" + ("" if known else f", or {give}"),
+                    f'"{need.repo}" does not exist on the hub, or '
+                    + ("it is private" if anonymous else "this token may not read it"),
+                    hint="correct its name in the profile" + (f", or {token}" if anonymous else ""),
                 )
-            case errors.RevisionNotFoundError():
+            case "RevisionNotFound":
                 return UserError(
                     f'"{need.repo}" has no revision "{need.revision}"',
                     hint=f"correct the revision of the {need.role} in the profile",
                 )
-            case errors.HfHubHTTPError() if error.response.status_code in {401, 403}:
+            case _ if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
                 return UserError(
-                    f"the hub refuses this token for {need.title} "
-                    f"(HTTP {error.response.status_code})",
-                    hint="see on the hub that it is still valid and may read the model",
-                )
-            case errors.HfHubHTTPError():
-                return HubUnreachableError(
-                    f'the hub answers HTTP {error.response.status_code} for "{need.repo}"',
-                    hint="try again later; what is here already stays",
+                    f"the hub rejects this token for {need.title} (HTTP {status})",
+                    hint="check on the hub that it is valid and may read the model",
                 )
             case _:
                 return HubUnreachableError(
-                    f"the hub cannot be reached ({type(error).__name__})",
-                    hint="see that this host is online, and run it again: what is here stays",
+                    f'the hub answers HTTP {status} for "{need.repo}"',
+                    hint="try again later; the downloaded part is kept",
                 )
 
 
-def _file(name: object, size: object, digest: object) -> File | None:
-    """Make a file of what is listed; `None` where it is none.
+def _unreachable(error: Exception) -> UserError:
+    return HubUnreachableError(
+        f"the hub cannot be reached ({type(error).__name__})",
+        hint="check the network and run the command again; the downloaded part is kept",
+    )
 
-    The library passes on whatever a hub says, codes that lead a terminal, too.
+
+def _file(name: object, size: object, digest: object) -> File | None:
+    """Return a listed file; `None` if it is unsafe.
+
+    The library passes on whatever the hub sends, terminal control codes included.
     """
     if not isinstance(name, str) or not name.isprintable() or _UNSAFE.search(name):
         return None
@@ -246,37 +281,3 @@ def _file(name: object, size: object, digest: object) -> File | None:
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
         return None
     return File(name, size, digest)
-
-
-class _Meter:
-    """Stands where the library expects a progress bar of tqdm."""
-
-    def __init__(
-        self, watcher: ByteListener, counted: int, *, initial: int = 0, **_: object
-    ) -> None:
-        self._watcher = watcher
-        # A server may send the whole file although only the rest was asked for.
-        if initial != counted:
-            watcher.moved(initial - counted)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, size: float | None = 1) -> None:
-        self._watcher.moved(int(size or 0))
-
-
-class _Ear(logging.Handler):
-    """Hears of a broken connection by the library's log, whose lines show URLs."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.watcher: ByteListener | None = None
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        if self.watcher is not None:
-            self.watcher.broke_off()

@@ -153,8 +153,8 @@ def test_a_disk_that_is_too_small_is_said_beforehand(site: Site) -> None:
     site.profile(f'environment = {{ HF_HOME = "{disk}" }}')
     with small_disk(disk, "4m"):
         assert site.refused() == (
-            f'6.0 MiB are to be fetched, and 4.0 MiB are free at "{disk}/hub"; free 2.0 MiB, or '
-            "set HF_HOME in the profile's environment to a larger disk"
+            f'not enough disk space at "{disk}/hub": 6.0 MiB needed, 4.0 MiB free; free 2.0 '
+            "MiB, or set HF_HOME in the profile's environment to a larger disk"
         )
         assert site.hub.downloads() == []
         assert list(disk.iterdir()) == []
@@ -169,8 +169,8 @@ def test_a_disk_that_fills_up_meanwhile_loses_nothing(site: Site) -> None:
     with small_disk(disk, "7m"):
         site.hub.faults.before_sending = lambda: _fill(filler, 2 << 20)
         assert site.refused() == (
-            f'the disk is full at "{disk}/hub/models--owner--name"; free some space and run it '
-            "again: it goes on from what is here"
+            f'the disk is full at "{disk}/hub/models--owner--name"; free some space and run '
+            "the command again: the download resumes"
         )
         filler.unlink()
         site.hub.faults = Faults()
@@ -272,7 +272,7 @@ def test_root_is_not_led_astray(system_site: SystemSite) -> None:
     os.chown(cache, user.pw_uid, user.pw_gid)
     code, said = system_site.process("fetch", "x")
     assert code == 1
-    assert f'cannot be written by "{ACCOUNT}"' in said
+    assert f' as "{ACCOUNT}"; ' in said
     assert list((system_site.root / "theirs").iterdir()) == []
     assert victim.read_text() == "root's"
 
@@ -307,7 +307,7 @@ def test_an_ordinary_user_is_told_who_may(system_site: SystemSite) -> None:
     assert done.returncode == 1
     line = done.stderr.splitlines()[-1]
     assert line.startswith("servicekit: ")
-    assert line.endswith("let that account own it, or run it as root, or with --user")
+    assert line.endswith("make that account its owner, or run the command as root or with --user")
 
 
 def wrapper(site: Site) -> Path:

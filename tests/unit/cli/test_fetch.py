@@ -72,7 +72,7 @@ def test_a_fetch_that_failed_goes_on(site: Site) -> None:
     """A later fetch asks only for what is not here yet."""
     site.break_down_after(1 << 20)
     assert site.refused() == (
-        'the hub answers HTTP 503 for "owner/name"; try again later; what is here already stays'
+        'the hub answers HTTP 503 for "owner/name"; try again later; the downloaded part is kept'
     )
     site.hub.faults = Faults()
     assert not Repository(site.cache, "owner/name").snapshot("1" * 40).exists()
@@ -97,8 +97,8 @@ def test_a_wrong_checksum_is_refused(site: Site) -> None:
     """Weights that something on the way changed are not kept."""
     site.hub.faults.exchange = {SHARDS[0]: os.urandom(LARGE)}
     assert site.refused() == (
-        f'"{SHARDS[0]}" of "owner/name" came with a wrong checksum, and was thrown away; run it '
-        "again; if it stays so, what lies between this host and the hub changes files"
+        f'"{SHARDS[0]}" of "owner/name" has a wrong checksum and was deleted; run the command '
+        "again; if that does not help, a proxy between this host and the hub changes files"
     )
     site.hub.faults.exchange = {}
     site.fetch()
@@ -109,7 +109,7 @@ def test_another_size_than_listed_is_refused(site: Site, size: int) -> None:
     """So is a file that is shorter or longer."""
     site.hub.faults.exchange = {SHARDS[0]: os.urandom(size)}
     assert site.refused() == (
-        f'"{SHARDS[0]}" of "owner/name" came with another size than the hub lists; run it again'
+        f'"{SHARDS[0]}" of "owner/name" has another size than the hub lists; run the command again'
     )
     site.hub.faults.exchange = {}
     site.fetch()
@@ -195,7 +195,7 @@ def test_a_program_reads_json(site: Site) -> None:
 def test_a_drafter_comes_along(site: Site) -> None:
     """All models are listed before any is fetched, so that a wrong name costs nothing."""
     site.profile('drafter = "owner/draft"')
-    assert site.refused().startswith('there is no "owner/draft" on the hub, or it is private; ')
+    assert site.refused().startswith('"owner/draft" does not exist on the hub, or it is private; ')
     assert site.hub.downloads() == []
     site.hub.add(Model("owner/draft", {"config.json": b"{}", "model.safetensors": b"draft"}))
     out = site.fetch()
@@ -266,7 +266,7 @@ def test_local_models_need_no_fetch(site: Site) -> None:
             False,
             "",
             (
-                'the hub gives the model "owner/name" to nobody unknown: it is gated; accept its '
+                'the model "owner/name" is gated: a Hugging Face token is required; accept its '
                 f"terms on its page, and {GIVE}"
             ),
         ),
@@ -274,15 +274,15 @@ def test_local_models_need_no_fetch(site: Site) -> None:
             False,
             TOKEN,
             (
-                'the hub does not give the model "owner/name" to the owner of this token: it is '
-                "gated; accept its terms on its page, and see that the token may read it"
+                'the model "owner/name" is gated: this token has no access to it; accept its terms '
+                "on its page, and check that the token may read it"
             ),
         ),
         (
             True,
             "",
             (
-                'there is no "owner/name" on the hub, or it is private; correct its name in the '
+                '"owner/name" does not exist on the hub, or it is private; correct its name in the '
                 f"profile, or {GIVE}"
             ),
         ),
@@ -290,8 +290,8 @@ def test_local_models_need_no_fetch(site: Site) -> None:
             True,
             TOKEN,
             (
-                'there is no "owner/name" on the hub that this token may see; correct its name in '
-                "the profile"
+                '"owner/name" does not exist on the hub, or this token may not read it; correct '
+                "its name in the profile"
             ),
         ),
     ],
@@ -307,8 +307,8 @@ def test_a_token_that_has_run_out_is_said_to_be(site: Site) -> None:
     """The hub's 401 to a token is about the token."""
     site.hub.faults.status = 401
     assert site.refused(HF_TOKEN=TOKEN) == (
-        'the hub refuses this token for the model "owner/name" (HTTP 401); see on the hub that it '
-        "is still valid and may read the model"
+        'the hub rejects this token for the model "owner/name" (HTTP 401); check on the hub that '
+        "it is valid and may read the model"
     )
 
 
@@ -329,7 +329,7 @@ def test_a_stored_token_is_used(site: Site) -> None:
     """`servicekit secret set` is enough, where the profile names the secret."""
     site.model.readers = (TOKEN,)
     site.profile('secrets = ["HF_TOKEN"]')
-    assert "it is gated" in site.refused()
+    assert "is gated" in site.refused()
     secret = site.root / "secrets/x/HF_TOKEN"
     secret.parent.mkdir(parents=True)
     secret.write_text(f"{TOKEN}\n")
@@ -342,7 +342,8 @@ def test_a_stored_token_is_used(site: Site) -> None:
 def test_a_token_that_is_none_is_refused(site: Site) -> None:
     """What cannot stand in a header is refused, and not shown."""
     assert site.refused(HF_TOKEN="hf_two words") == (
-        "HF_TOKEN is not a token: it has spaces or letters that none has"
+        "HF_TOKEN is not a token: it contains spaces or non-ASCII characters; "
+        "copy it again from the hub"
     )
 
 
@@ -404,7 +405,7 @@ def test_a_hub_that_is_busy_is_said_to_be(site: Site) -> None:
 def test_a_login_page_is_not_the_hub(site: Site, page: bytes) -> None:
     """A network that answers in the hub's place is named as such."""
     site.hub.faults.page = page
-    assert site.refused().startswith("what answers in the hub's place is not the hub, and ")
+    assert site.refused().startswith("another server answers in place of the hub, and ")
 
 
 @pytest.mark.parametrize(
@@ -425,7 +426,10 @@ def test_a_file_that_is_none_is_refused(site: Site, key: str, value: object) -> 
     file: dict[str, object] = {"rfilename": "config.json", "size": 2, "blobId": "a" * 40}
     told = {"id": "owner/name", "sha": "1" * 40, "siblings": [{**file, key: value}]}
     site.hub.faults.page = json.dumps(told).encode()
-    assert site.refused() == 'the hub lists "owner/name" with a file that cannot be fetched'
+    assert (
+        site.refused()
+        == 'the hub lists "owner/name" with a file that cannot be fetched; choose another model'
+    )
     site.hub.faults.page = json.dumps({**told, "siblings": [file], "sha": 5}).encode()
     assert site.refused().startswith('the hub lists no files of "owner/name"')
 
@@ -434,7 +438,10 @@ def test_a_file_that_is_none_is_refused(site: Site, key: str, value: object) -> 
 def test_a_name_that_leads_out_of_the_cache_is_refused(site: Site, name: str) -> None:
     """The hub does not decide where files are written."""
     site.model.files[name] = b"evil"
-    assert site.refused() == 'the hub lists "owner/name" with a file that cannot be fetched'
+    assert (
+        site.refused()
+        == 'the hub lists "owner/name" with a file that cannot be fetched; choose another model'
+    )
     assert not site.cache.exists()
 
 
@@ -447,8 +454,8 @@ def test_an_older_library_is_said_to_be_too_old(
     metadata.write_text("Metadata-Version: 2.1\nName: huggingface_hub\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
     assert site.refused() == (
-        "fetching needs huggingface_hub 1.31 or newer beside servicekit, and 1.0 is installed; "
-        "`pip install 'servicekit[fetch]'` adds it"
+        "fetching needs huggingface_hub 1.31 or newer; 1.0 is installed; "
+        "install it: `pip install 'servicekit[fetch]'`"
     )
 
 
