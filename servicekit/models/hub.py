@@ -35,6 +35,7 @@ RETRIES: Final = 5  # attempts without a new byte; a broken connection is resume
 PAUSE: Final = 1.0  # seconds between two attempts
 LARGEST: Final = 1 << 50  # bytes; a listed file that is larger is nonsense
 CHUNK: Final = 1 << 20
+MOST_OVER_HTTP: Final = 50 * 10**9  # bytes; the hub gives larger files by its own protocol only
 
 # What the library reads from the environment when it is imported. HF_DEBUG logs every request.
 _OURS: Final = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_DEBUG": ""}
@@ -163,6 +164,11 @@ class Hub:
 
         A broken connection is resumed. `OSError` is that of `into`.
         """
+        if file.size > MOST_OVER_HTTP and not into.tell():
+            raise UserError(
+                f'"{file.name}" is too large for plain HTTP',
+                hint=f"`hf download {need.repo} {file.name}` fetches it with the profile's HF_HOME",
+            )
         url = self._url(need.repo, file.name, revision=commit)
         left = RETRIES
         with self._client() as http:
