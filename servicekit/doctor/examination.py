@@ -53,8 +53,8 @@ class Examination:
     def verdict(self) -> CheckStatus:
         """The worst result: `ok`, `warn` or `fail`."""
         order = (CheckStatus.FAIL, CheckStatus.WARN)
-        said = {check.verdict for check in self.checks}
-        return next((verdict for verdict in order if verdict in said), CheckStatus.OK)
+        results = {check.verdict for check in self.checks}
+        return next((verdict for verdict in order if verdict in results), CheckStatus.OK)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -66,13 +66,13 @@ class Examination:
     def summary(self) -> str:
         """One line."""
         counts = self.counts
-        told = (
+        parts = (
             (counts["fail"], "failed"),
             (counts["warn"], "warned"),
             (counts["ok"], "ok"),
             (counts["skip"], "skipped"),
         )
-        return ", ".join(f"{count} {word}" for count, word in told if count)
+        return ", ".join(f"{count} {word}" for count, word in parts if count)
 
     def as_json(self) -> dict[str, Any]:
         """For a program."""

@@ -103,19 +103,19 @@ def free(host: HostView) -> Answer:
     look = seen(_present(host.gpu))
     held = seen(host.held)
     by_gpu = {each.gpu: each.by for each in held}
-    told, foreign_names = [], []
+    lines, foreign_names = [], []
     for index, device in enumerate(look.devices):
         holders = by_gpu.get(device.uuid, ())
         foreign = [process for process, profile in holders if profile is None]
         if foreign and _mib(device, foreign) > WORTH_TELLING:
             foreign_names += [f"GPU {index}: {process.named}" for process in foreign]
-        told.append(_memory(device, {profile for _, profile in holders if profile}))
+        lines.append(_memory(device, {profile for _, profile in holders if profile}))
     if foreign_names:
         return warn(
             f"{'; '.join(foreign_names)}, which a profile may need",
             "stop what is not needed, or choose a smaller profile",
         )
-    return ok("; ".join(told))
+    return ok("; ".join(lines))
 
 
 def _mib(device: Device, holders: Iterable[object]) -> int:

@@ -66,12 +66,12 @@ async def manager(request: DoctorRequest) -> view.SystemdView | view.SupervisorV
         except UserError as error:
             raise NoReplyError(error.message, remedy=error.hint) from None
     environ, show = request.environ, ("show", "--property=Version")
-    said = await output(["systemctl", *show], limit=ANSWER_LIMIT, environment=environ)
-    version = texts.properties(said).get("Version", "")
+    reply = await output(["systemctl", *show], limit=ANSWER_LIMIT, environment=environ)
+    version = texts.properties(reply).get("Version", "")
     if not version:
         # Without D-Bus only root may ask: take the installed version instead.
-        said = await output(["systemctl", "--version"], limit=ANSWER_LIMIT, environment=environ)
-        version = texts.program_version(said)
+        reply = await output(["systemctl", "--version"], limit=ANSWER_LIMIT, environment=environ)
+        version = texts.program_version(reply)
     user = None
     if request.places.scope is Scope.USER:
         own = ["systemctl", "--user", *show]
@@ -101,10 +101,10 @@ def configuration(name: str, roots: Sequence[str] = CONFIGURATION) -> tuple[str,
 
 def logins(account: str, roots: Sequence[str] = CONFIGURATION) -> view.Logins:
     """Read what logind does to the processes of `account` at its logout."""
-    said = texts.settings(configuration("logind.conf", roots), "Login")
-    only = said.get("KillOnlyUsers", "").split()
-    spared = said.get("KillExcludeUsers", "root").split()
-    kills = texts.is_yes(said.get("KillUserProcesses", "no"))
+    values = texts.settings(configuration("logind.conf", roots), "Login")
+    only = values.get("KillOnlyUsers", "").split()
+    spared = values.get("KillExcludeUsers", "root").split()
+    kills = texts.is_yes(values.get("KillUserProcesses", "no"))
     return view.Logins(
         kills=kills and account not in spared and (not only or account in only),
         lingers=(LINGERING / account).exists(),
@@ -113,19 +113,19 @@ def logins(account: str, roots: Sequence[str] = CONFIGURATION) -> view.Logins:
 
 def journal(roots: Sequence[str] = CONFIGURATION) -> view.Journal:
     """Read how journald is configured."""
-    said = texts.settings(configuration("journald.conf", roots), "Journal")
+    values = texts.settings(configuration("journald.conf", roots), "Journal")
     machine = text_of("/etc/machine-id").strip()
     on_disk, in_memory = (Path(base) / "log/journal" for base in ("/var", "/run"))
-    storage = said.get("Storage", "auto")
+    storage = values.get("Storage", "auto")
     if storage == "auto":
         storage = "persistent" if on_disk.is_dir() else "volatile"
     files = (base / machine / "system.journal" for base in (on_disk, in_memory))
-    burst = said.get("RateLimitBurst", "10000")
+    burst = values.get("RateLimitBurst", "10000")
     return view.Journal(
         storage=storage,
-        interval=texts.seconds(said.get("RateLimitIntervalSec", "30s")) or 0.0,
+        interval=texts.seconds(values.get("RateLimitIntervalSec", "30s")) or 0.0,
         burst=int(burst) if burst.isdecimal() else 0,
-        most=texts.size(said.get("SystemMaxUse", "")),
+        most=texts.size(values.get("SystemMaxUse", "")),
         readable=any(os.access(file, os.R_OK) for file in files),
     )
 
@@ -191,14 +191,14 @@ def held(seen: GpuReading, request: DoctorRequest) -> tuple[view.Held, ...]:
 
 def engines(request: DoctorRequest, living: Mapping[int, Stat]) -> dict[int, str]:
     """List the processes of running engines, by pid, with their profiles."""
-    found: dict[int, str] = {}
+    owners: dict[int, str] = {}
     for name in request.installed:
         state = None
         with suppress(UserError):  # the check of that service says why
             state = publish.read_state(Path(request.places.state_file(name)))
         if state is not None and state.engine_pid and is_alive(state.pid, state.pid_started):
-            found |= dict.fromkeys(procfs.descendants([state.engine_pid], living), name)
-    return found
+            owners |= dict.fromkeys(procfs.descendants([state.engine_pid], living), name)
+    return owners
 
 
 async def xids(log: str = KERNEL_LOG) -> view.Xids:
@@ -211,12 +211,12 @@ async def xids(log: str = KERNEL_LOG) -> view.Xids:
     except OSError:
         pass
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=cat"]
-    said = ""
+    log_text = ""
     with suppress(NoReplyError):
-        said = await output(command, limit=ANSWER_LIMIT)
-    if not said:
+        log_text = await output(command, limit=ANSWER_LIMIT)
+    if not log_text:
         raise NoReplyError(closed)
-    return view.Xids(tuple(filter(None, map(xid_in, said.splitlines()))), whole=True)
+    return view.Xids(tuple(filter(None, map(xid_in, log_text.splitlines()))), whole=True)
 
 
 def kernel_buffer(path: str = KERNEL_LOG) -> view.Xids:
@@ -230,8 +230,8 @@ def kernel_buffer(path: str = KERNEL_LOG) -> view.Xids:
                 with suppress(BrokenPipeError):  # overwritten before it was read
                     head, _, message = os.read(log, _KERNEL_RECORD).partition(b";")
                     first = int(head.split(b",")[1]) if first is None else first
-                    found = xid_in(message.partition(b"\n")[0].decode(errors="replace"))
-                    seen += [found] if found is not None else []
+                    xid = xid_in(message.partition(b"\n")[0].decode(errors="replace"))
+                    seen += [xid] if xid is not None else []
     finally:
         os.close(log)
     return view.Xids(tuple(seen), whole=first == 0)
@@ -268,19 +268,19 @@ async def clock(
 
 def shared(*, root: bool) -> tuple[view.SharedFile, ...]:
     """List the engines' files in shared memory, and whether a process uses them."""
-    found = [
+    entries = [
         entry
         for entry in sorted(Path(DIRECTORY).iterdir())
         if any(fnmatch.fnmatch(entry.name, pattern) for pattern in ENGINES_FILES)
     ]
-    used = used_by(procfs.pids(), procfs.ProcessReader()) if found else {}
+    used = used_by(procfs.pids(), procfs.ProcessReader()) if entries else {}
     files = []
-    for entry in found:
+    for entry in entries:
         with suppress(FileNotFoundError):  # it is gone by now
             about = entry.stat(follow_symlinks=False)
             if stat.S_ISREG(about.st_mode):
                 # The processes of another account are hidden and may use it.
-                told = root or about.st_uid == os.geteuid()
+                known = root or about.st_uid == os.geteuid()
                 has = used.get(str(entry)) == about.st_ino
-                files.append(view.SharedFile(entry.name, about.st_size, has if told else None))
+                files.append(view.SharedFile(entry.name, about.st_size, has if known else None))
     return tuple(files)

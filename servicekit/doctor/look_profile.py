@@ -86,7 +86,7 @@ class ProfileQuestions:
             missing=survey.missing,
             obstacles=(
                 *survey.barred,
-                *(said for said in survey.warnings if said not in elsewhere),
+                *(each for each in survey.warnings if each not in elsewhere),
             ),
             engine=seen_or_not(self._engine),
             models=seen_or_not(self._models),

@@ -67,18 +67,18 @@ def _wslconfig(settings: Mapping[WslKey, str]) -> Mapping[WslKey, str]:
 
 async def _networking() -> str:
     """Ask WSL for the networking mode in force, which may differ from the file."""
-    said = await output(["wslinfo", "--networking-mode"], limit=windows.ANSWER_LIMIT)
-    if not said.strip():
+    reply = await output(["wslinfo", "--networking-mode"], limit=windows.ANSWER_LIMIT)
+    if not reply.strip():
         raise NoReplyError('"wslinfo" does not report the networking mode')
-    return said.strip()
+    return reply.strip()
 
 
 async def _task(
     settings: Pending[Mapping[WslKey, str]], environ: Mapping[str, str]
 ) -> view.KeepaliveTask:
-    found = windows.windows(await asyncio.shield(settings.task))
+    host = windows.windows(await asyncio.shield(settings.task))
     name = task.task_name(await windows.distribution(environ))
-    xml = await found.task(name)
+    xml = await host.task(name)
     if xml is None:
         return view.KeepaliveTask(name=name, registered=False)
     try:

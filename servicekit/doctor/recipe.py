@@ -126,13 +126,13 @@ def gpu(subject: ProfileView) -> Answer:
 def named_devices(subject: ProfileView) -> tuple[Device | None, ...]:
     """Find the GPUs that a profile names, in its order; by index, or by UUID or its beginning."""
     known = () if isinstance(subject.gpu, Unseen) else subject.gpu.devices
-    found: list[Device | None] = []
+    devices: list[Device | None] = []
     for name in subject.profile.gpus:
         if name.isdecimal():
-            found.append(known[int(name)] if int(name) < len(known) else None)
+            devices.append(known[int(name)] if int(name) < len(known) else None)
         else:
-            found.append(next((one for one in known if one.uuid.startswith(name)), None))
-    return tuple(found)
+            devices.append(next((one for one in known if one.uuid.startswith(name)), None))
+    return tuple(devices)
 
 
 @CHECKS.add("cuda", "CUDA")
@@ -262,8 +262,8 @@ def interruptions(subject: ProfileView) -> Answer:
         return ok("the host cut off no run recently")
     counts = interruptions.items()
     worst = max(counts, key=lambda item: item[1])[0]
-    told = ", ".join(f"{cause.value} {_times(count)}" for cause, count in counts)
-    return warn(f"runs were cut off: {told}", worst.remedies[0])
+    counted = ", ".join(f"{cause.value} {_times(count)}" for cause, count in counts)
+    return warn(f"runs were cut off: {counted}", worst.remedies[0])
 
 
 def _times(count: int) -> str:

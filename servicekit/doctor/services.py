@@ -114,32 +114,32 @@ def journal(host: HostView) -> Answer:
     """The journal survives a reboot, is large enough, and drops no lines at its rate limit."""
     if not isinstance(host.manager, SystemdView):
         return skip("Supervisor keeps log files, not a journal")
-    found = seen(host.journal)
-    if found.storage == "none":
+    config = seen(host.journal)
+    if config.storage == "none":
         return fail(
             "journald stores nothing: `servicekit logs` has nothing to show",
             "set Storage=persistent in /etc/systemd/journald.conf",
         )
-    if found.storage == "volatile":
+    if config.storage == "volatile":
         return warn(
             "the journal is in memory and is lost at a reboot",
             "`mkdir -p /var/log/journal` and `journalctl --flush` as root",
         )
-    if found.most is not None and found.most < SMALL_JOURNAL:
+    if config.most is not None and config.most < SMALL_JOURNAL:
         return warn(
-            f"the journal is limited to {found.most >> 20} MiB, which one verbose start can fill",
+            f"the journal is limited to {config.most >> 20} MiB, which one verbose start can fill",
             "raise SystemMaxUse in /etc/systemd/journald.conf",
         )
-    return _rate(host, found)
+    return _rate(host, config)
 
 
-def _rate(host: HostView, found: Journal) -> Answer:
-    if not found.interval or not found.burst:
+def _rate(host: HostView, config: Journal) -> Answer:
+    if not config.interval or not config.burst:
         return ok("persistent, without a rate limit")
-    limit = f"{found.burst} messages in {found.interval:g} s"
+    limit = f"{config.burst} messages in {config.interval:g} s"
     if host.scope is Scope.SYSTEM:
         return ok(f"persistent; its rate limit, {limit}, does not apply to servicekit's units")
-    if found.burst < LOW_RATE:
+    if config.burst < LOW_RATE:
         return warn(
             f"journald drops messages of user services above {limit}",
             "raise RateLimitBurst in /etc/systemd/journald.conf",

@@ -48,7 +48,7 @@ def moment(text: str) -> datetime | None:
 
 def settings(texts: Iterable[str], section: str) -> dict[str, str]:
     """Read one section of systemd's configuration files; what comes later counts."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for text in texts:
         current = ""
         for raw in re.sub(r"\\\n", " ", text).splitlines():
@@ -57,8 +57,8 @@ def settings(texts: Iterable[str], section: str) -> dict[str, str]:
                 current = line[1:-1]
             elif current == section and "=" in line and line[0] not in "#;":
                 name, _, value = line.partition("=")
-                found[name.strip()] = value.strip()
-    return found
+                result[name.strip()] = value.strip()
+    return result
 
 
 def in_order(files: Iterable[PurePosixPath]) -> tuple[PurePosixPath, ...]:
@@ -101,13 +101,13 @@ class Mount(NamedTuple):
 
 def mounts(mountinfo: str) -> tuple[Mount, ...]:
     """Read /proc/self/mountinfo, in the order of mounting."""
-    found = []
+    result = []
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kind = before.split(" "), after.split(" ")[0]
         at = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        found.append(Mount(PurePosixPath(at), kind))
-    return tuple(found)
+        result.append(Mount(PurePosixPath(at), kind))
+    return tuple(result)
 
 
 def mount_of(path: PurePosixPath, mounted: Iterable[Mount]) -> Mount | None:
@@ -123,12 +123,12 @@ def mount_of(path: PurePosixPath, mounted: Iterable[Mount]) -> Mount | None:
 
 def libraries(ldconfig: str) -> dict[str, str]:
     """Read `ldconfig -p`: path by library, the first of 64 bits, as the loader chooses."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for line in ldconfig.splitlines():
         match = re.match(r"\s+(\S+) \(([^)]*)\) => (\S+)", line)
         if match is not None and "64" in match[2]:
-            found.setdefault(match[1], match[3])
-    return found
+            result.setdefault(match[1], match[3])
+    return result
 
 
 def version_behind(name: str) -> str | None:

@@ -59,8 +59,8 @@ def memory_reclaim(wsl: Wsl) -> Answer:
 
 def _setting(one: Wanted, settings: Mapping[WslKey, str] | Unseen, otherwise: str) -> Answer:
     known = seen(settings)
-    said = one.said(known)
-    shown = f"{one.key} = {said}" if said is not None else f"{one.key} is not set in {one.file}"
+    value = one.value_in(known)
+    shown = f"{one.key} = {value}" if value is not None else f"{one.key} is not set in {one.file}"
     if one.holds(known):
         return ok(shown)
     return warn(f"{shown}: {otherwise}", REMEDY)

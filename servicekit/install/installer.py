@@ -191,7 +191,7 @@ def remove(
 
     Returns what was done, including drift that was kept. Starts it again where that fails.
     """
-    _, made = removal(service, turn.tree, places, force=force)
+    _, planned = removal(service, turn.tree, places, force=force)
     was_up = False
     if manager is not None:
         was_up = manager.look([service.unit])[service.unit].is_up
@@ -200,7 +200,7 @@ def remove(
         apply(
             turn,
             service.name,
-            made,
+            planned,
             None,
             then=_reload(manager),
             undone=lambda: _reload_again(manager),
@@ -209,7 +209,7 @@ def remove(
         if was_up and manager is not None:
             manager.start(service.unit)
         raise
-    return made
+    return planned
 
 
 def delete_logs(service: ServiceId, tree: Tree, places: Places) -> None:

@@ -50,11 +50,11 @@ def remove_made(sysusers: str) -> None:
     """
     try:
         words = shlex.split(sysusers, comments=True)
-        found = pwd.getpwnam(words[1])
+        account = pwd.getpwnam(words[1])
     except (ValueError, IndexError, KeyError):
         return  # there is none, or the text was changed
-    if words[3:5] == [found.pw_gecos, found.pw_dir]:
-        remove(found.pw_name)
+    if words[3:5] == [account.pw_gecos, account.pw_dir]:
+        remove(account.pw_name)
 
 
 def remove(name: str) -> None:

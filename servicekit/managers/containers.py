@@ -18,15 +18,15 @@ _CONTAINER: Final = re.compile(r"(?P<runtime>[a-z]+)?[-/](?P<id>[0-9a-f]{64})")
 def gpu_containers(proc: Path = Path("/proc")) -> tuple[str, ...]:
     """Name running containers that see an NVIDIA GPU; root is needed for other accounts'."""
     own = _container(proc / "self")
-    found: dict[str, bool] = {}
+    holds_gpu: dict[str, bool] = {}
     for process in proc.iterdir():
         if not process.name.isdecimal():
             continue
         name = _container(process)
         # Every process of a container has the same root: one test is enough.
-        if name is not None and name != own and name not in found:
-            found[name] = any((process / "root" / device).exists() for device in DEVICES)
-    return tuple(sorted(name for name, has_gpu in found.items() if has_gpu))
+        if name is not None and name != own and name not in holds_gpu:
+            holds_gpu[name] = any((process / "root" / device).exists() for device in DEVICES)
+    return tuple(sorted(name for name, has_gpu in holds_gpu.items() if has_gpu))
 
 
 def _container(process: Path) -> str | None:

@@ -79,13 +79,13 @@ def moment(text: str, now: datetime) -> datetime:
     try:
         if ":" in text and "-" not in text:
             return datetime.combine(now.date(), time.fromisoformat(text), now.tzinfo)
-        found = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except (ValueError, OverflowError):
         raise UserError(
             f'"{text}" is not a valid time',
             hint='use "-1h", "90 min ago", "yesterday", "12:00" or "2026-01-31 12:00"',
         ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=now.tzinfo)
+    return at if at.tzinfo is not None else at.replace(tzinfo=now.tzinfo)
 
 
 def _level(text: str) -> int:
@@ -115,10 +115,10 @@ def _since(lines: Iterable[bytes], begin: datetime) -> Iterator[bytes]:
 
 def _at(text: bytes) -> datetime:
     try:
-        found = datetime.fromisoformat(text.decode(errors="replace"))
+        at = datetime.fromisoformat(text.decode(errors="replace"))
     except ValueError:
         return datetime.max.replace(tzinfo=UTC)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
 
 
 def _as_grave_as(lines: Iterable[bytes], most: int) -> Iterator[bytes]:

@@ -235,13 +235,13 @@ class Supervisor:
 def _who_may(socket: str) -> str:
     """Say who may use a socket, and how to get access."""
     try:
-        found = Path(socket).stat()
+        about = Path(socket).stat()
     except OSError:  # its directory is closed
         return "run as root"
-    owner, me = procfs.account(found.st_uid), procfs.account(os.geteuid())
-    as_owner = "run as root" if found.st_uid == 0 else f'run as "{owner}"'
-    if found.st_mode & stat.S_IWGRP:
-        group = _group(found.st_gid)
+    owner, me = procfs.account(about.st_uid), procfs.account(os.geteuid())
+    as_owner = "run as root" if about.st_uid == 0 else f'run as "{owner}"'
+    if about.st_mode & stat.S_IWGRP:
+        group = _group(about.st_gid)
         return (
             f'its socket belongs to group "{group}": {as_owner}, or add "{me}" to the group '
             f"(`usermod -aG {group} {me}`) and log in again"

@@ -138,18 +138,18 @@ def _refusal(words: Sequence[str], stderr: str) -> UserError:
 
 
 def _seen(block: str) -> Seen:
-    said = dict(line.partition("=")[::2] for line in block.splitlines())
-    pid, status = int(said.get("MainPID") or 0), said.get("ExecMainStatus", "")
-    active = said["ActiveState"]
-    if active in {"inactive", "failed"} and said.get("Job", "0") not in {"", "0"}:
+    properties = dict(line.partition("=")[::2] for line in block.splitlines())
+    pid, status = int(properties.get("MainPID") or 0), properties.get("ExecMainStatus", "")
+    active = properties["ActiveState"]
+    if active in {"inactive", "failed"} and properties.get("Job", "0") not in {"", "0"}:
         active = "activating"  # its start waits for another unit, such as a rival's stop
     return Seen(
         active=active,
-        loaded=said["LoadState"] != "not-found",
+        loaded=properties["LoadState"] != "not-found",
         pid=pid or None,
-        text=said.get("StatusText", ""),
-        restarts=int(said.get("NRestarts") or 0),
-        run=said.get("InvocationID", ""),
-        enabled=said.get("UnitFileState") in {"enabled", "enabled-runtime"},
+        text=properties.get("StatusText", ""),
+        restarts=int(properties.get("NRestarts") or 0),
+        run=properties.get("InvocationID", ""),
+        enabled=properties.get("UnitFileState") in {"enabled", "enabled-runtime"},
         exit_code=int(status) if status.isdecimal() else None,
     )

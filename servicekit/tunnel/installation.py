@@ -185,17 +185,17 @@ def uninstall(
 ) -> tuple[Change, ...]:
     """Stop a tunnel and remove all there is of it, including its key, state and log.
 
-    The last one takes the account along, if an install made it.
+    The last one takes the account along, if an install created it.
     Returns what was done, including drift that was kept.
     """
     tree, service = held.tree, tunnel_id(name)
-    made = remove(service, held, places, manager, stop_limit=STOP_LIMIT, force=force)
+    changes = remove(service, held, places, manager, stop_limit=STOP_LIMIT, force=force)
     forget(tree, places, name)
     delete_logs(service, tree, places)
     for path in (directory(places, name).parent, places.runtime, places.logs):
         tree.delete_directory(path)
-    forget_account(made, tree, places)
-    return made
+    forget_account(changes, tree, places)
+    return changes
 
 
 def forget(tree: Tree, places: Places, name: str) -> None:

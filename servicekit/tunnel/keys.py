@@ -42,8 +42,8 @@ def read(identity: Path) -> KeyPair:
     # An empty passphrase opens a key that has none. An absolute path is never an option.
     done = _try("ssh-keygen", "-y", "-P", "", "-f", str(identity.absolute()))
     if done.returncode:
-        words = done.stderr.strip().splitlines() or ["ssh-keygen gave no reason"]
-        reason = printable(words[-1]).removeprefix(f'Load key "{identity.absolute()}": ')
+        lines = done.stderr.strip().splitlines() or ["ssh-keygen gave no reason"]
+        reason = printable(lines[-1]).removeprefix(f'Load key "{identity.absolute()}": ')
         raise UserError(
             f'key "{identity}" cannot be used: {reason}',
             hint="a service needs a key without a passphrase; without --identity one is made",
@@ -54,8 +54,8 @@ def read(identity: Path) -> KeyPair:
 def scan(host: str, port: int) -> tuple[HostKey, ...]:
     """Ask a server for its host keys; raise `UserError` where it has none."""
     done = _try("ssh-keyscan", "-T", str(SCAN_LIMIT), "-p", str(port), "--", host)
-    found = host_keys(done.stdout)
-    if not found:
+    keys = host_keys(done.stdout)
+    if not keys:
         # Lines with "#" are the server's greeting.
         reasons = [line for line in done.stderr.splitlines() if line and not line.startswith("#")]
         reason = re.sub(r"^getaddrinfo [^:]*: ", "", printable(reasons[-1])) if reasons else ""
@@ -63,7 +63,7 @@ def scan(host: str, port: int) -> tuple[HostKey, ...]:
             f'"{host}" shows no host key on port {port}{": " if reason else ""}{reason}',
             hint="check that its sshd runs and is reachable from here",
         )
-    return found
+    return keys
 
 
 def _run(*command: str) -> str:

@@ -25,17 +25,17 @@ class Link:
     """A running ssh."""
 
     def __init__(
-        self, child: Child, words: asyncio.StreamReader, pipe: asyncio.BaseTransport
+        self, child: Child, output: asyncio.StreamReader, pipe: asyncio.BaseTransport
     ) -> None:
         self._child = child
-        self._words = words
+        self._output = output
         self._pipe = pipe
 
     @classmethod
     async def start(cls, tunnel: Tunnel, directory: Path) -> Self:
         """Start ssh in `directory`, which has the keys; raise `OSError` where that fails."""
         reading, writing = os.pipe2(os.O_CLOEXEC)
-        words = asyncio.StreamReader(LONGEST)
+        output = asyncio.StreamReader(LONGEST)
         try:
             # A clean environment: no agent, no program that asks for passwords.
             environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
@@ -47,9 +47,9 @@ class Link:
         finally:
             os.close(writing)
         pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(words), os.fdopen(reading, "rb")
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(reading, "rb")
         )
-        return cls(child, words, pipe)
+        return cls(child, output, pipe)
 
     @property
     def pid(self) -> int:
@@ -65,13 +65,13 @@ class Link:
         """Yield each line that ssh prints, until it ends."""
         while True:
             try:
-                line = await self._words.readuntil()
+                line = await self._output.readuntil()
             except asyncio.IncompleteReadError as error:
                 line = error.partial
                 if not line:
                     return
             except asyncio.LimitOverrunError as error:
-                line = await self._words.readexactly(error.consumed)
+                line = await self._output.readexactly(error.consumed)
             yield line.decode(errors="replace")
 
     async def ended(self) -> ExitStatus:

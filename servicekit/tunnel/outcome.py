@@ -145,17 +145,17 @@ class SshOutput:
             self.trouble = self._trouble(line)
         self._follow(line)
         # A client that retries every second makes ssh repeat itself every second.
-        said = re.sub(r"^channel \d+: ", "", line)
-        news = "" if _CHATTER.match(line) or said == self._last else line
-        self._last = said if news else self._last
+        message = re.sub(r"^channel \d+: ", "", line)
+        news = "" if _CHATTER.match(line) or message == self._last else line
+        self._last = message if news else self._last
         return news
 
     def conclude(self, status: ExitStatus) -> TunnelFault:
         """Return why ssh has ended."""
         if self.trouble is not None:
             return self.trouble
-        words = f': "{self._last}"' if self._last else ""
-        return TunnelFault(TunnelCause.UNKNOWN, f"ssh ended with {status.named}{words}")
+        message = f': "{self._last}"' if self._last else ""
+        return TunnelFault(TunnelCause.UNKNOWN, f"ssh ended with {status.named}{message}")
 
     def _follow(self, line: str) -> None:
         if found := _SERVER_KEY.match(line):
@@ -236,19 +236,19 @@ class SshOutput:
     def _cut(self, line: str) -> TunnelFault:
         host = self._tunnel.host
         if not self.up:
-            words = re.sub(r"^ssh: (?:connect to host \S+ port|Could not resolve) ", "", line)
-            return TunnelFault(TunnelCause.UNREACHABLE, f'"{host}" cannot be reached: {words}')
+            reason = re.sub(r"^ssh: (?:connect to host \S+ port|Could not resolve) ", "", line)
+            return TunnelFault(TunnelCause.UNREACHABLE, f'"{host}" cannot be reached: {reason}')
         if _UNANSWERED.match(line):
             seconds = self._tunnel.frozen_within
             return TunnelFault(TunnelCause.LOST, f'"{host}" did not respond for {seconds} s')
         return TunnelFault(TunnelCause.LOST, f'the connection to "{host}" was cut: {line}')
 
 
-def unusable_key(tunnel: Tunnel, words: str) -> TunnelFault:
+def unusable_key(tunnel: Tunnel, reason: str) -> TunnelFault:
     """The tunnel's own key cannot be used."""
     return TunnelFault(
         TunnelCause.KEY,
-        f"the tunnel's key cannot be used: {words}",
+        f"the tunnel's key cannot be used: {reason}",
         f"remove its file and run `servicekit tunnel install {tunnel.name}` for a new one",
     )
 

@@ -60,14 +60,14 @@ def load(places: Places, name: str) -> Tunnel:
     """Read an installed tunnel; raise `UserError` where there is none or its file is invalid."""
     file = Path(directory(places, checked_name(name)) / FILE)
     try:
-        said = trusted_toml.read(file, trusted_toml.owners(places.scope))
+        document = trusted_toml.read(file, trusted_toml.owners(places.scope))
     except FileNotFoundError:
         raise UserError(
             f'tunnel "{name}" is not installed',
             hint=f"install it with `servicekit tunnel install {name} --to USER@HOST`",
             code=ExitCode.CONFIG,
         ) from None
-    return Tunnel.parse(said, name=name, where=str(file))
+    return Tunnel.parse(document, name=name, where=str(file))
 
 
 def run(places: Places, name: str) -> ExitCode:
@@ -169,8 +169,8 @@ class TunnelRun:
     async def _listen(self, link: Link, reader: SshOutput) -> TunnelFault:
         async with asyncio.timeout(self._tunnel.up_within) as bound:
             async for line in link.lines():
-                if said := reader.hear(line):
-                    self._events.engine(said)
+                if news := reader.hear(line):
+                    self._events.engine(news)
                 if reader.up and self._up_since is None:
                     bound.reschedule(None)
                     await self._become_up()

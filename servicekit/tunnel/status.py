@@ -269,22 +269,22 @@ async def _identify(report: TunnelReport, port: int, expected: ExpectedEngines) 
     from servicekit.watchdog.events import ProbeFailure
     from servicekit.watchdog.probe import NotReady, Prober
 
-    missed = []
+    failures = []
     for profile, api_key in expected.profiles:
         recipe = profile.model_copy(update={"host": LOOPBACK, "port": port})
         async with Prober(recipe, api_key=api_key) as prober:
-            found = await (prober.gate() if expected.deep else prober.identity())
-        if not isinstance(found, NotReady):
+            result = await (prober.gate() if expected.deep else prober.identity())
+        if not isinstance(result, NotReady):
             did = (
-                f"answered {found.completion.completion_tokens} tokens"
-                if found is not None
+                f"answered {result.completion.completion_tokens} tokens"
+                if result is not None
                 else "is listed"
             )
             name = profile.served_name
             return replace(report, why=f'"{name}" {did} through the tunnel', served_name=name)
-        missed.append(found)
+        failures.append(result)
     # Report the failure that is nearest to an answer.
     other = {ProbeFailure.WRONG_MODEL: 2, ProbeFailure.UNAUTHORIZED: 1}
-    nearest = min(missed, key=lambda one: other.get(one.failure, 0))
+    nearest = min(failures, key=lambda one: other.get(one.failure, 0))
     state = TunnelStatus.UP if nearest.failure in other else TunnelStatus.ENGINE_DOWN
     return replace(report, state=state, why=f"the tunnel is up; the engine: {nearest.sentence}")

@@ -61,8 +61,8 @@ class TunnelError(UserError):
     """An invalid tunnel; `findings` holds every reason."""
 
     def __init__(self, where: str, findings: Sequence[Finding], lines: Lines) -> None:
-        said = texts(findings, lines)
-        super().__init__("\n".join(f"{where}: {text}" for text in said), code=ExitCode.CONFIG)
+        reasons = texts(findings, lines)
+        super().__init__("\n".join(f"{where}: {text}" for text in reasons), code=ExitCode.CONFIG)
         self.findings = tuple(findings)
 
 
@@ -89,12 +89,12 @@ class Tunnel:
             raise TunnelError(f'tunnel "{shown(str(self.name))}"', findings, {})
 
     @classmethod
-    def parse(cls, said: Document, *, name: str, where: str) -> Self:
+    def parse(cls, document: Document, *, name: str, where: str) -> Self:
         """Make a tunnel from its file `where`; raise `TunnelError` with all findings."""
         known = ("to", *(f.name for f in fields(cls) if f.name not in {"name", "user", "host"}))
-        data = said.data
+        data = document.data
         findings = [
-            *said.findings,
+            *document.findings,
             *(
                 Finding((key,), f"unknown key{did_you_mean(key, known)}")
                 for key in data
@@ -115,18 +115,18 @@ class Tunnel:
         else:
             if not findings:
                 return tunnel
-        raise TunnelError(where, findings, said.lines)
+        raise TunnelError(where, findings, document.lines)
 
     def data(self) -> dict[str, Any]:
         """Content of its file, which `parse` reads back."""
-        said: dict[str, Any] = {"to": self.to}
+        settings: dict[str, Any] = {"to": self.to}
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name not in {"name", "user", "host"} and (
                 value != field.default or field.name in {"local", "remote"}
             ):
-                said[field.name] = value
-        return said
+                settings[field.name] = value
+        return settings
 
     @property
     def unit(self) -> str:
@@ -175,8 +175,8 @@ class Tunnel:
         forward = ("-R", f"{there}:{here}") if self.reverse else ("-L", f"{here}:{there}")
         options = tuple(word for option in self._options() for word in ("-o", option))
         # No configuration, command, terminal or input; no options after the dashes.
-        words = (SSH, "-F", "/dev/null", "-N", "-T", "-n", *options, *forward)
-        return (*words, "-l", self.user, "-p", str(self.ssh_port), "--", self.host)
+        fixed = (SSH, "-F", "/dev/null", "-N", "-T", "-n", *options, *forward)
+        return (*fixed, "-l", self.user, "-p", str(self.ssh_port), "--", self.host)
 
     def _options(self) -> Iterator[str]:
         # Nobody can answer a prompt.
@@ -328,14 +328,14 @@ class HostKey(NamedTuple):
 
 def host_keys(text: str) -> tuple[HostKey, ...]:
     """Read the keys of `known_hosts` or ssh-keyscan's output, sorted; ignore other lines."""
-    found = set()
+    keys = set()
     for line in text.splitlines():
         match line.split():
             case [where, kind, blob, *_] if not where.startswith("#") and _is_key(kind, blob):
-                found.add(HostKey(kind, blob))
+                keys.add(HostKey(kind, blob))
             case _:
                 pass
-    return tuple(sorted(found))
+    return tuple(sorted(keys))
 
 
 def _is_key(kind: str, blob: str) -> bool:
@@ -363,12 +363,12 @@ def checked_fingerprint(fingerprint: str) -> str:
 
 def matching(keys: Sequence[HostKey], fingerprint: str, host: str) -> tuple[HostKey, ...]:
     """Return the key with this fingerprint; raise `UserError` where the server has none."""
-    found = tuple(key for key in keys if key.fingerprint == fingerprint)
-    if not found:
+    picked = tuple(key for key in keys if key.fingerprint == fingerprint)
+    if not picked:
         showed = ", ".join(key.fingerprint for key in keys)
         raise UserError(
             f'"{host}" has no host key {fingerprint}, only {showed}',
             hint="compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`",
             code=ExitCode.CONFIG,
         )
-    return found
+    return picked

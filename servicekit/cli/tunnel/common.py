@@ -20,16 +20,16 @@ LOOK_EVERY: Final = 0.1  # seconds
 UP_WITHIN: Final = 5.0  # seconds for a manager to act on an order to start
 
 
-def installed(chosen: Session) -> dict[str, Manifest]:
+def installed(opened: Session) -> dict[str, Manifest]:
     """Manifests of the installed tunnels, by name."""
-    return dict(sorted(chosen.tunnels().items()))
+    return dict(sorted(opened.tunnels().items()))
 
 
-def manifest_of(chosen: Session, name: str) -> Manifest:
+def manifest_of(opened: Session, name: str) -> Manifest:
     """Return the manifest of tunnel `name`; raise `UserError` where it is not installed."""
     from servicekit.errors import UserError
 
-    manifest = installed(chosen).get(name)
+    manifest = installed(opened).get(name)
     if manifest is None:
         raise UserError(
             f'tunnel "{name}" is not installed', hint="see `servicekit tunnel list` for their names"
@@ -37,18 +37,18 @@ def manifest_of(chosen: Session, name: str) -> Manifest:
     return manifest
 
 
-def published(chosen: Session, name: str) -> TunnelState | None:
+def published(opened: Session, name: str) -> TunnelState | None:
     """What the service of `name` published last; `None` where there is nothing."""
     from servicekit.tunnel.state import read_state
     from servicekit.tunnel.values import state_file
 
-    return read_state(Path(state_file(chosen.places, name)))
+    return read_state(Path(state_file(opened.places, name)))
 
 
 class TunnelService(NamedTuple):
     """The service of a tunnel, and the manager that runs it."""
 
-    chosen: Session
+    opened: Session
     name: str
     manager: Manager
 
@@ -62,7 +62,7 @@ class TunnelService(NamedTuple):
     @property
     def is_up(self) -> bool:
         """Whether its port forwarding is up, by the process that the manager runs."""
-        state = published(self.chosen, self.name)
+        state = published(self.opened, self.name)
         if state is None or state.phase != "up" or not state.is_alive:
             return False
         return self.seen().pid == state.pid
@@ -83,7 +83,7 @@ class TunnelService(NamedTuple):
         from servicekit.tunnel.installation import forget
 
         self.stop()
-        forget(Tree(), self.chosen.places, self.name)
+        forget(Tree(), self.opened.places, self.name)
         self.manager.start(self.unit)
         if wait:
             self._follow()
@@ -93,7 +93,7 @@ class TunnelService(NamedTuple):
         began = time.monotonic()
         while True:
             passed = time.monotonic() - began
-            state = published(self.chosen, self.name)
+            state = published(self.opened, self.name)
             if self.is_up:
                 typer.echo(f"{self.name}: {paint('up')} after {duration(passed)}")
                 return

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return without waiting until it is up.")]
 
 
-def _service(chosen: Session, name: str) -> TunnelService:
-    return TunnelService(chosen, name, chosen.manager(manifest_of(chosen, name).manager))
+def _service(opened: Session, name: str) -> TunnelService:
+    return TunnelService(opened, name, opened.manager(manifest_of(opened, name).manager))
 
 
 def start(

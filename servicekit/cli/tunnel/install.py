@@ -96,18 +96,18 @@ def install(
     from servicekit.install.rootfs import Tree
     from servicekit.tunnel.installation import TunnelFiles, propose
 
-    chosen, tree = session(ctx, user=user), Tree()
-    earlier = _earlier(chosen, name, replaced=to is not None)
+    opened, tree = session(ctx, user=user), Tree()
+    earlier = _earlier(opened, name, replaced=to is not None)
     asked = {"to": to, "local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
     tunnel = _wanted(name, asked, earlier)
-    service = TunnelService(chosen, name, chosen.manager(manager))
-    pins = _Pins(tunnel, _pinned(chosen, tree, tunnel, earlier), fingerprint)
+    service = TunnelService(opened, name, opened.manager(manager))
+    pins = _Pins(tunnel, _pinned(opened, tree, tunnel, earlier), fingerprint)
     files = TunnelFiles(
         tunnel=tunnel,
-        places=chosen.places,
+        places=opened.places,
         manager=service.manager.name,
-        command=(*chosen.command(), "tunnel", "run", name),
-        pair=_pair(chosen, tree, name, identity),
+        command=(*opened.command(), "tunnel", "run", name),
+        pair=_pair(opened, tree, name, identity),
         pinned=pins.resolve(again=force, ask=not dry_run),
     )
     if dry_run:
@@ -156,30 +156,30 @@ def uninstall(
     from servicekit.tunnel.installation import turns
     from servicekit.tunnel.installation import uninstall as carry_out
 
-    chosen, tree = session(ctx, user=user), Tree()
-    own, changes = removal(tunnel_id(name), tree, chosen.places, force=force)
+    opened, tree = session(ctx, user=user), Tree()
+    own, changes = removal(tunnel_id(name), tree, opened.places, force=force)
     if dry_run:
         tell_changes(changes, diffs=True)
         return
-    manager = chosen.manager(own.manager)
-    with turns(tree, chosen.places) as (held, undone):
+    manager = opened.manager(own.manager)
+    with turns(tree, opened.places) as (held, undone):
         if undone:
             note(undone)
-        changes = carry_out(name, held, chosen.places, manager, force=force)
+        changes = carry_out(name, held, opened.places, manager, force=force)
     tell_changes(changes)
     note("remove its line from ~/.ssh/authorized_keys on the server")
 
 
-def _earlier(chosen: Session, name: str, *, replaced: bool) -> Tunnel | None:
+def _earlier(opened: Session, name: str, *, replaced: bool) -> Tunnel | None:
     """Read the installed tunnel; `None` where there is none, or it is broken and `replaced`."""
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.values import checked_name
 
-    if checked_name(name) not in installed(chosen):
+    if checked_name(name) not in installed(opened):
         return None
     try:
-        return load(chosen.places, name)
+        return load(opened.places, name)
     except UserError:
         if replaced:
             return None
@@ -201,7 +201,7 @@ def _wanted(name: str, asked: dict[str, str | int | None], earlier: Tunnel | Non
     return Tunnel.parse(Document(settings), name=name, where=f'tunnel "{name}"')
 
 
-def _pair(chosen: Session, tree: Tree, name: str, identity: Path | None) -> KeyPair:
+def _pair(opened: Session, tree: Tree, name: str, identity: Path | None) -> KeyPair:
     """Return the key that was named, else the installed one, else a new one."""
     import socket
 
@@ -210,19 +210,19 @@ def _pair(chosen: Session, tree: Tree, name: str, identity: Path | None) -> KeyP
 
     if identity is not None:
         return keys.read(identity)
-    here = installed_pair(tree, chosen.places, name)
+    here = installed_pair(tree, opened.places, name)
     return here or keys.make(f"servicekit-{name}@{socket.gethostname()}")
 
 
 def _pinned(
-    chosen: Session, tree: Tree, tunnel: Tunnel, earlier: Tunnel | None
+    opened: Session, tree: Tree, tunnel: Tunnel, earlier: Tunnel | None
 ) -> tuple[HostKey, ...]:
     """Read the host keys that an earlier install pinned for the same server."""
     from servicekit.tunnel.installation import installed_pins
 
     if earlier is None or (earlier.host, earlier.ssh_port) != (tunnel.host, tunnel.ssh_port):
         return ()
-    return installed_pins(tree, chosen.places, tunnel.name)
+    return installed_pins(tree, opened.places, tunnel.name)
 
 
 class _Pins(NamedTuple):

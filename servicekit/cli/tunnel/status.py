@@ -44,15 +44,15 @@ def status(
     """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.tunnel.status import TunnelStatus
 
-    mine = session(ctx, user=user)
+    opened = session(ctx, user=user)
     if name is not None:
-        report = _reports(mine, [manifest_of(mine, name)], deep=deep)[0]
+        report = _reports(opened, [manifest_of(opened, name)], deep=deep)[0]
         if json:
             as_json(report.as_json())
         else:
             _show(report)
         raise typer.Exit(0 if report.state is TunnelStatus.UP else 1)
-    every = _reports(mine, list(installed(mine).values()), deep=deep)
+    every = _reports(opened, list(installed(opened).values()), deep=deep)
     if json:
         as_json([report.as_json() for report in every])
     elif every:
@@ -66,11 +66,11 @@ def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
 
-    mine = session(ctx, user=user)
+    opened = session(ctx, user=user)
     rows = []
-    for name, manifest in installed(mine).items():
+    for name, manifest in installed(opened).items():
         try:
-            tunnel = load(mine.places, name)
+            tunnel = load(opened.places, name)
         except UserError as error:  # the others are listed all the same
             rows.append((name, "", f"invalid: {error.message}", manifest.manager))
         else:
@@ -85,14 +85,14 @@ def _note_none() -> None:
     note("no tunnel is installed; see `servicekit tunnel install NAME --to USER@HOST`")
 
 
-def _reports(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
+def _reports(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
     """Test all chosen tunnels at once."""
     import asyncio
 
-    return asyncio.run(_look(mine, chosen, deep=deep))
+    return asyncio.run(_look(opened, chosen, deep=deep))
 
 
-async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
+async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
     import asyncio
     from dataclasses import replace
 
@@ -100,21 +100,21 @@ async def _look(mine: Session, chosen: Sequence[Manifest], *, deep: bool) -> lis
     from servicekit.install.rootfs import Tree
     from servicekit.tunnel.values import label
 
-    said: dict[str, Seen] = {}
+    states: dict[str, Seen] = {}
     for manager in sorted({manifest.manager for manifest in chosen}):
         units = [f"servicekit-{label(m.profile)}" for m in chosen if m.manager == manager]
-        said |= _ask(mine, manager, units)
-    every = (*mine.manifests().values(), *mine.tunnels().values())
+        states |= _ask(opened, manager, units)
+    every = (*opened.manifests().values(), *opened.tunnels().values())
     drift = drifted(Tree(), chosen, every)
     looks = []
     for manifest in chosen:
-        found = _concluded(mine, manifest, said)
-        report = replace(found, drift=drift[manifest.profile])
-        looks.append(_through(mine, report, deep=deep))
+        concluded = _concluded(opened, manifest, states)
+        report = replace(concluded, drift=drift[manifest.profile])
+        looks.append(_through(opened, report, deep=deep))
     return await asyncio.gather(*looks)
 
 
-def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> TunnelReport:
+def _concluded(opened: Session, manifest: Manifest, states: Mapping[str, Seen]) -> TunnelReport:
     """The status of a tunnel without a request through it."""
     from dataclasses import replace
 
@@ -127,10 +127,10 @@ def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> T
 
     name = manifest.profile
     try:
-        tunnel = load(mine.places, name)
+        tunnel = load(opened.places, name)
     except UserError as error:  # the other tunnels are shown all the same
         return TunnelReport(name, TunnelStatus.DOWN, " / ".join(error.message.splitlines()))
-    report = conclude(tunnel, manifest, said.get(tunnel.unit), published(mine, name))
+    report = conclude(tunnel, manifest, states.get(tunnel.unit), published(opened, name))
     if report.state is TunnelStatus.PORT_TAKEN and not tunnel.reverse:
         holder = port_holder(LOOPBACK, tunnel.local, None, Census())
         if holder is not None:
@@ -138,28 +138,28 @@ def _concluded(mine: Session, manifest: Manifest, said: Mapping[str, Seen]) -> T
     return report
 
 
-async def _through(mine: Session, report: TunnelReport, *, deep: bool) -> TunnelReport:
+async def _through(opened: Session, report: TunnelReport, *, deep: bool) -> TunnelReport:
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.status import TunnelStatus, look_through
 
     if report.state is not TunnelStatus.UP:
         return report
-    tunnel = load(mine.places, report.name)
-    return await look_through(report, tunnel, mine.places, _expected(mine, tunnel, deep=deep))
+    tunnel = load(opened.places, report.name)
+    return await look_through(report, tunnel, opened.places, _expected(opened, tunnel, deep=deep))
 
 
-def _ask(mine: Session, manager: str, units: list[str]) -> dict[str, Seen]:
+def _ask(opened: Session, manager: str, units: list[str]) -> dict[str, Seen]:
     from servicekit.errors import UserError
 
     try:
-        return mine.manager(manager).look(units)
+        return opened.manager(manager).look(units)
     except UserError as error:
         # Show what the services published.
         note(f"the service manager does not reply: {error.message}")
         return {}
 
 
-def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
+def _expected(opened: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
     """Profiles with the port of the tunnel's other end, with API keys where readable."""
     import os
 
@@ -167,16 +167,16 @@ def _expected(mine: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
     from servicekit.profiles import credentials
     from servicekit.tunnel.status import ExpectedEngines
 
-    found = []
-    for listed in mine.catalog.describe():
+    profiles = []
+    for listed in opened.catalog.describe():
         if listed.allowed and listed.port == tunnel.engine_port:
-            profile = mine.catalog.get(listed.name)
+            profile = opened.catalog.get(listed.name)
             try:
-                api_key = credentials.api_key(profile, mine.places, os.environ)
+                api_key = credentials.api_key(profile, opened.places, os.environ)
             except UserError:
                 api_key = None  # the engine will report that the key is missing
-            found.append((profile, api_key))
-    return ExpectedEngines(tuple(found), deep)
+            profiles.append((profile, api_key))
+    return ExpectedEngines(tuple(profiles), deep)
 
 
 def _row(report: TunnelReport) -> tuple[str, ...]:

@@ -69,11 +69,11 @@ def encode(text: str, encoding: str) -> bytes:
 
 def read(text: str) -> Mapping[WslKey, str]:
     """Read the settings of a file, by folded key; without a section a key's section is ""."""
-    found: dict[WslKey, str] = {}
+    settings: dict[WslKey, str] = {}
     for entry in _entries(text):
         if entry.key.name:
-            found.setdefault(entry.key.folded, entry.value)
-    return found
+            settings.setdefault(entry.key.folded, entry.value)
+    return settings
 
 
 def merge(text: str, key: WslKey, value: str, *, aliases: Iterable[WslKey] = ()) -> str:
@@ -106,11 +106,11 @@ def _entries(text: str) -> Iterator[_Entry]:
             section = heading[1]
             at = _line_end(text, heading.end())
             yield _Entry(WslKey(section, ""), "", heading.end(), heading.end(), at)
-        elif found := _KEY.match(text, at):
-            value, stop = _value(text, found.end())
+        elif key := _KEY.match(text, at):
+            value, stop = _value(text, key.end())
             at = _line_end(text, stop)
             if value is not None:
-                yield _Entry(WslKey(section, found[1]), value, found.end(), stop, at)
+                yield _Entry(WslKey(section, key[1]), value, key.end(), stop, at)
         else:
             at = _line_end(text, at)
         at += 2 if text.startswith("\r\n", at) else 1
@@ -121,7 +121,7 @@ def _value(text: str, at: int) -> tuple[str | None, int]:
 
     It is `None` where WSL finds the line invalid, which then goes on from there to its end.
     """
-    said, kept, stop = "", 0, at
+    value, kept, stop = "", 0, at
     quoted = False
     while at < len(text) and text[at] not in "\r\n":
         character = text[at]
@@ -131,15 +131,15 @@ def _value(text: str, at: int) -> tuple[str | None, int]:
             at += 1
             if at >= len(text) or text[at] not in _ESCAPED:
                 return None, min(at, len(text))
-            said += _ESCAPED[text[at]]
+            value += _ESCAPED[text[at]]
         elif character == '"':
             quoted = not quoted
         else:
-            said += character
+            value += character
         at += 1
         if character not in " \t":
-            kept, stop = len(said), at
-    return (None, at) if quoted else (said[:kept], stop)
+            kept, stop = len(value), at
+    return (None, at) if quoted else (value[:kept], stop)
 
 
 def _line_end(text: str, at: int) -> int:

@@ -26,11 +26,11 @@ class Rendered(NamedTuple):
 def render_conf(name: str, data: bytes, *, keep: Container[str] = ()) -> Rendered:
     """Render `.wslconfig` or `wsl.conf` from what is there; `keep` names keys in lower case."""
     text, encoding = conf.decode(data)
-    made = merged(name, text, keep=keep)
-    whole = made.text
+    corrected = merged(name, text, keep=keep)
+    whole = corrected.text
     if not text and name == WSLCONFIG:
         whole = whole.replace("\n", "\r\n")  # for Notepad of earlier Windows versions
-    changes = tuple(_change(wanted, before) for wanted, before in made.changed)
+    changes = tuple(_change(wanted, before) for wanted, before in corrected.changed)
     return Rendered(name, whole, conf.encode(whole, encoding), changes)
 
 

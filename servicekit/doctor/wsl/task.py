@@ -137,7 +137,7 @@ def faults(xml: str) -> Iterator[str]:
         raise ValueError(str(error)) from None
     if task.tag != _tag("Task"):
         raise ValueError("not a task")
-    limit = _said(task, "Settings/ExecutionTimeLimit", "PT72H")
+    limit = _setting(task, "Settings/ExecutionTimeLimit", "PT72H")
     if limit != FOR_EVER:
         yield f"ends it after {limit}" + (", three days" if limit in {"PT72H", "P3D"} else "")
     for name, why in (
@@ -146,14 +146,14 @@ def faults(xml: str) -> Iterator[str]:
         ("RunOnlyIfIdle", "runs only while the PC is idle"),
     ):
         default = "false" if name == "RunOnlyIfIdle" else "true"
-        if _said(task, f"Settings/{name}", default) == "true":
+        if _setting(task, f"Settings/{name}", default) == "true":
             yield why
-    if _said(task, "Settings/Enabled", "true") != "true":
+    if _setting(task, "Settings/Enabled", "true") != "true":
         yield "is disabled"
     if task.find("/".join(map(_tag, ("Triggers", "LogonTrigger")))) is None:
         yield "does not start at logon"
 
 
-def _said(task: ET.Element, path: str, default: str) -> str:
-    found = task.findtext("/".join(map(_tag, path.split("/"))))
-    return default if found is None else found.strip()
+def _setting(task: ET.Element, path: str, default: str) -> str:
+    value = task.findtext("/".join(map(_tag, path.split("/"))))
+    return default if value is None else value.strip()

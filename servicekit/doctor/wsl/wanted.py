@@ -39,15 +39,15 @@ class Wanted:
     why: str
     aliases: tuple[WslKey, ...] = ()  # other keys for the same setting
 
-    def said(self, settings: Mapping[WslKey, str]) -> str | None:
+    def value_in(self, settings: Mapping[WslKey, str]) -> str | None:
         """Return its value in a file's settings; `None` where it is not set."""
         places = {key.folded for key in (self.key, *self.aliases)}
         return next((value for key, value in settings.items() if key in places), None)
 
     def holds(self, settings: Mapping[WslKey, str]) -> bool:
         """Whether the value in a file, or its default, can stay."""
-        said = self.said(settings)
-        return self.does(self.default if said is None else said)
+        value = self.value_in(settings)
+        return self.does(self.default if value is None else value)
 
 
 SYSTEMD: Final = Wanted(
@@ -114,7 +114,7 @@ def merged(name: str, text: str, *, keep: Container[str] = ()) -> Merged:
     for wanted in _of(name):
         settings = read(text)
         if not wanted.holds(settings) and wanted.key.name.lower() not in keep:
-            changed.append((wanted, wanted.said(settings)))
+            changed.append((wanted, wanted.value_in(settings)))
             text = merge(text, wanted.key, wanted.value, aliases=wanted.aliases)
     return Merged(name, text, tuple(changed))
 

@@ -71,16 +71,16 @@ class Windows:
 
     async def account(self) -> str:
         r"""Ask Windows for its account, as `computer\name`; `NoReplyError` where it gives none."""
-        said = await output([str(self.programs / "whoami.exe")], limit=ANSWER_LIMIT)
-        if "\\" not in said:
+        reply = await output([str(self.programs / "whoami.exe")], limit=ANSWER_LIMIT)
+        if "\\" not in reply:
             raise NoReplyError('"whoami.exe" does not print an account')
-        return said.strip()
+        return reply.strip()
 
     async def task(self, name: str) -> str | None:
         """Ask Windows for a scheduled task of this account as XML; `None` where there is none."""
         tasks = [str(self.programs / "schtasks.exe"), "/Query", "/XML", "/TN", name]
-        said = await output(tasks, limit=ANSWER_LIMIT)
-        return said.replace("\0", "").strip() or None
+        reply = await output(tasks, limit=ANSWER_LIMIT)
+        return reply.replace("\0", "").strip() or None
 
 
 def windows(settings: Mapping[WslKey, str]) -> Windows:
@@ -95,8 +95,8 @@ async def distribution(environ: Mapping[str, str]) -> str:
     """
     if named := environ.get("WSL_DISTRO_NAME"):
         return named
-    said = (await output(["wslpath", "-w", "/"], limit=ANSWER_LIMIT)).strip("\\/\r\n ")
-    name = said.replace("/", "\\").partition("\\")[2]
+    reply = (await output(["wslpath", "-w", "/"], limit=ANSWER_LIMIT)).strip("\\/\r\n ")
+    name = reply.replace("/", "\\").partition("\\")[2]
     if not name:
         raise NoReplyError('"wslpath" does not print the name of the distribution')
     return name
