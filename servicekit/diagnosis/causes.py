@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from servicekit.errors import ExitCode
 
@@ -174,8 +174,14 @@ class About(NamedTuple):
     gpu_only: frozenset[str]
 
 
+def shared_text(text: str) -> str:
+    """Return what a reference such as `@plan` stands for, and any other text as it is."""
+    return _document()[1].get(text, text)
+
+
 @cache
-def _table() -> Mapping[Cause, About]:
+def _document() -> tuple[dict[str, Any], dict[str, str], frozenset[str]]:
+    """Read the causes, the shared texts by reference, and those that need a GPU."""
     import tomllib
 
     from servicekit import data
@@ -183,7 +189,12 @@ def _table() -> Mapping[Cause, About]:
     document = tomllib.loads(data.read("causes"))
     shared, gpu = document.pop("shared"), document.pop("gpu")
     texts = {f"@{name}": text for name, text in (shared | gpu).items()}
-    gpu_only = frozenset(gpu.values())
+    return document, texts, frozenset(gpu.values())
+
+
+@cache
+def _table() -> Mapping[Cause, About]:
+    document, texts, gpu_only = _document()
     return {
         Cause(name): About(
             Group[entry["group"].upper()],

@@ -23,10 +23,11 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
 - `derive`: captures made of others, `fits = "free_gib / total_gib"`, rounded down to 1/100;
 - `sentence`: for a person, with captures in braces; the cause's title where one is missing;
 - `remedies`: in order, or the name of a list in `[remedies]`; without them the cause's own.
-  A remedy is a text, or a table of `text` and conditions: `engine`, `when` (all hold), `unless`
-  (none holds). A condition is about an option of the profile: true (is set), false (is not), a text
-  or number (is that), a list (is one of them), or `"< 0.95"` and the like. `{opt[NAME]}` in a text
-  is the option's value. A remedy with something missing is left out;
+  A remedy is a text, a reference to one that causes share (`@plan`), or a table of `text` and
+  conditions: `engine`, `when` (all hold), `unless` (none holds). A condition is about an option of
+  the profile: true (is set), false (is not), a text or number (is that), a list (is one of them),
+  or `"< 0.95"` and the like. `{opt[NAME]}` in a text is the option's value. A remedy with something
+  missing is left out;
 - `samples` and `near`: lines that must match, and lines that must not. The tests read them.
 
 `[[mark]]` recognises a line of the boot: `literal`, `pattern`, the `phase` that it shows, `begins`,
@@ -48,7 +49,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from servicekit import data
-from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.causes import Cause, shared_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -264,7 +265,7 @@ def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -
         derive=entry.get("derive", {}),
         sentence=entry.get("sentence", ""),
         remedies=tuple(
-            Remedy(one) if isinstance(one, str) else Remedy(**one)
+            Remedy(shared_text(one)) if isinstance(one, str) else Remedy(**one)
             for one in (shared[remedies] if isinstance(remedies, str) else remedies)
         ),
     )

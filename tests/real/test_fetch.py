@@ -344,7 +344,7 @@ def test_a_real_engine_starts_from_what_was_fetched(site: Site, free_port: int) 
         assert process.wait(LIMIT) == 1
     said = site.run("diagnose", "--file", str(log)).out
     assert said.startswith("cause: model-offline\n")
-    assert f"`{name}` is not in the hub's cache of the service" in said
+    assert f"`{name}` is not in the service's hub cache" in said
     site.fetch()
     site.hub.asked.clear()
     url = f"http://127.0.0.1:{free_port}"
