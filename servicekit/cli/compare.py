@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from errno import ELOOP
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
-from uuid import uuid4
 
 import typer
 
@@ -168,21 +167,13 @@ def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
 def _write(path: Path, text: str) -> None:
     """Write the report, whole or not at all; what is there already is replaced."""
     from servicekit.errors import UserError
+    from servicekit.host.files import replace
 
     try:
         target = _resolved(path)
         if target.exists() and not target.is_file():
             raise UserError(f'"{path}" is no file that a report could replace')
-        # A name that nobody can have laid a link at, and that is not longer than a name may be.
-        beside = target.with_name(f".servicekit-{uuid4().hex}")
-        with beside.open("x", encoding="utf-8") as file:
-            try:
-                file.write(text)
-                file.flush()
-                beside.replace(target)
-            except BaseException:
-                beside.unlink(missing_ok=True)
-                raise
+        replace(target, text)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise UserError(f'the report cannot be written to "{path}": {reason}') from None

@@ -11,9 +11,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from servicekit.engines.base import FlagTable, InstalledEngine
 from servicekit.engines.helptext import read_help
+from servicekit.host import programs
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
@@ -173,24 +171,8 @@ def _output(argv: Sequence[str], deadline: float) -> str:
     names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")
     environment = {name: os.environ[name] for name in names if name in os.environ}
     environment |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200", "NO_COLOR": "1"}
-    # A file and not a pipe: a grandchild that outlives the deadline cannot hold it open against us.
-    with tempfile.TemporaryFile() as output:
-        try:
-            child = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError:
-            return ""
-        try:
-            child.wait(deadline)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            return ""
-        output.seek(0)
-        return output.read(_LONGEST_HELP).decode("utf-8", errors="replace")
+    try:
+        done = programs.run(argv, limit=deadline, environment=environment)
+    except programs.NotRunError:
+        return ""
+    return f"{done.stdout}{done.stderr}"[:_LONGEST_HELP]

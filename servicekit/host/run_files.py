@@ -7,12 +7,13 @@ was no link, and what is no regular file is passed over.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from contextlib import contextmanager, suppress
 from errno import EACCES, EEXIST
 from typing import TYPE_CHECKING, Final
+
+from servicekit.host.files import try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,12 +78,10 @@ def alone(state: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = True
-        except OSError as error:
-            mine = not isinstance(error, BlockingIOError)
-        yield mine
+        free = True
+        with suppress(OSError):
+            free = try_lock(opened)
+        yield free
     finally:
         os.close(opened)
 

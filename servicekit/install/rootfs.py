@@ -9,7 +9,6 @@ on the way is opened by itself, so a link that is swapped in meanwhile leads now
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import pwd
 import stat
@@ -17,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from servicekit.host.files import try_lock
 from servicekit.install.changes import Present
 from servicekit.install.manifest import is_link
 from servicekit.install.removal import remove_tree
@@ -202,12 +202,12 @@ class Tree:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(name, flags, 0o600, dir_fd=directory)
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                locked = try_lock(descriptor)
                 # Whoever had it may have removed it in between: then it locks nothing any more.
                 named = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                if os.path.samestat(named, os.fstat(descriptor)):
+                if locked and os.path.samestat(named, os.fstat(descriptor)):
                     return descriptor
-            except (BlockingIOError, FileNotFoundError):
+            except FileNotFoundError:
                 pass
             except BaseException:
                 os.close(descriptor)

@@ -6,10 +6,11 @@ import os
 import pwd
 import shlex
 import shutil
-import subprocess
+from contextlib import suppress
 from typing import Final
 
 from servicekit.errors import UserError
+from servicekit.host import programs
 
 HOME: Final = "/var/lib/servicekit"
 LIMIT: Final = 30.0  # seconds for the tools that edit the account database
@@ -61,16 +62,15 @@ def remove(name: str) -> None:
     """Remove an account that servicekit created, if possible."""
     userdel = shutil.which("userdel")
     if userdel is not None:
-        subprocess.run([userdel, name], capture_output=True, check=False, timeout=LIMIT)
+        with suppress(programs.NotRunError):
+            programs.run([userdel, name], limit=LIMIT)
 
 
 def _run(command: list[str], text: str = "") -> None:
     try:
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, check=False, timeout=LIMIT
-        )
-    except subprocess.TimeoutExpired:
-        raise UserError(f'"{command[0]}" did not finish within {LIMIT:g} s') from None
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        done = programs.run(command, limit=LIMIT, text=text)
+    except programs.NotRunError as error:
+        raise UserError(f'"{command[0]}" {error}') from None
+    if done.failed:
+        reason = (done.stderr.strip().splitlines() or [done.status.named])[-1]
         raise UserError(f'cannot create an account: "{" ".join(command)}": {reason}')

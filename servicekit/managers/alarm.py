@@ -6,9 +6,10 @@ long as the service; instead the failing watchdog sends the alert itself, as its
 
 from __future__ import annotations
 
-import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from servicekit.host.programs import NotRunError, run
 from servicekit.managers import FINAL
 
 if TYPE_CHECKING:
@@ -35,7 +36,5 @@ def alarm(
     if environ.get(PROGRAM) != f"servicekit-{profile}" or code == 0 or code not in FINAL:
         return
     words = [*command, "alert", profile, "--exit-code", str(int(code)), *plan]
-    try:
-        subprocess.run(words, env=dict(environ), timeout=LIMIT, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return
+    with suppress(NotRunError):
+        run(words, limit=LIMIT, environment=environ, capture=False)

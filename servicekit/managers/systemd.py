@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
+from servicekit.host.programs import Finished, NotRunError, run
 from servicekit.managers import Seen
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
@@ -104,21 +104,19 @@ class Systemd:
 
     def _order(self, *words: str, limit: float = ANSWER_LIMIT) -> str:
         done = self._run(*words, limit=limit)
-        if done.returncode:
+        if done.failed:
             raise _refusal(words, done.stderr)
         return done.stdout
 
-    def _run(self, *words: str, limit: float = ANSWER_LIMIT) -> subprocess.CompletedProcess[str]:
+    def _run(self, *words: str, limit: float = ANSWER_LIMIT) -> Finished:
         command = ("systemctl", *self._scope, "--no-ask-password", "--no-pager", *words)
         try:
-            return subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=limit
-            )
-        except FileNotFoundError:
-            raise UserError('systemd runs here, but "systemctl" is not on PATH') from None
-        except subprocess.TimeoutExpired:
+            return run(command, limit=limit)
+        except NotRunError as error:
+            if error.missing:
+                raise UserError('systemd runs here, but "systemctl" is not on PATH') from None
             raise UserError(
-                f'"systemctl {" ".join(words)}" did not finish within {limit:g} s',
+                f'"systemctl {" ".join(words)}" {error}',
                 hint="see `systemctl list-jobs` for what it waits for",
             ) from None
 

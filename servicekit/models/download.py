@@ -7,18 +7,17 @@ fetch leaves nothing that looks like a model.
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import pwd
 import shutil
-import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from servicekit.errors import UserError
 from servicekit.host import untrusted
+from servicekit.host.files import instead_of, try_lock
 from servicekit.models.hub import ByteListener
 from servicekit.models.memory.units import short
 
@@ -202,12 +201,12 @@ def _publish(repository: Repository, revision: str, listing: Listing) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         target = os.path.relpath(repository.blob(file.digest), link.parent)
         if not (link.is_symlink() and str(link.readlink()) == target):
-            with _instead_of(link) as new:
+            with instead_of(link) as new:
                 new.symlink_to(target)
     if revision != listing.commit and repository.commit(revision) != listing.commit:
         ref = repository.ref(revision)
         ref.parent.mkdir(parents=True, exist_ok=True)
-        with _instead_of(ref) as new:
+        with instead_of(ref) as new:
             new.write_text(listing.commit, encoding="ascii")
 
 
@@ -221,30 +220,16 @@ def _is_published(repository: Repository, revision: str, listing: Listing) -> bo
 
 
 @contextmanager
-def _instead_of(path: Path) -> Iterator[Path]:
-    """Yield a temporary name, and then move it over `path`."""
-    new = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        yield new
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
-@contextmanager
 def _alone(repository: Repository) -> Iterator[None]:
     """Keep out another fetch of the same model."""
     descriptor = os.open(repository.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f'another fetch is running in "{repository.folder}"',
-                hint="wait until it is finished",
-            ) from None
-        except OSError:
-            pass  # a network file system without locks; two fetches would only work twice
+        with suppress(OSError):  # a file system without locks; two fetches would only work twice
+            if not try_lock(descriptor):
+                raise UserError(
+                    f'another fetch is running in "{repository.folder}"',
+                    hint="wait until it is finished",
+                )
         yield
     finally:
         os.close(descriptor)

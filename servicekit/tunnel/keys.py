@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from servicekit.errors import ExitCode, UserError
+from servicekit.host.programs import Finished, NotRunError, run
 from servicekit.text import printable
 from servicekit.tunnel.values import HostKey, host_keys
 
@@ -41,7 +41,7 @@ def read(identity: Path) -> KeyPair:
         raise UserError(f'key "{identity}" cannot be read: {reason.lower()}') from None
     # An empty passphrase opens a key that has none. An absolute path is never an option.
     done = _try("ssh-keygen", "-y", "-P", "", "-f", str(identity.absolute()))
-    if done.returncode:
+    if done.failed:
         lines = done.stderr.strip().splitlines() or ["ssh-keygen gave no reason"]
         reason = printable(lines[-1]).removeprefix(f'Load key "{identity.absolute()}": ')
         raise UserError(
@@ -68,27 +68,19 @@ def scan(host: str, port: int) -> tuple[HostKey, ...]:
 
 def _run(*command: str) -> str:
     done = _try(*command)
-    if done.returncode:
+    if done.failed:
         raise UserError(f'"{command[0]}": {printable(done.stderr.strip() or "no reason given")}')
     return done.stdout
 
 
-def _try(*command: str) -> subprocess.CompletedProcess[str]:
+def _try(*command: str) -> Finished:
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=LIMIT,
-        )
-    except FileNotFoundError:
+        return run(command, limit=LIMIT)
+    except NotRunError as error:
+        if not error.missing:
+            raise UserError(f'"{command[0]}" {error}') from None
         raise UserError(
             f'"{command[0]}" was not found',
             hint="install the OpenSSH client (openssh-client on Debian and Ubuntu)",
             code=ExitCode.CONFIG,
         ) from None
-    except subprocess.TimeoutExpired:
-        raise UserError(f'"{command[0]}" did not finish within {LIMIT:g} s') from None

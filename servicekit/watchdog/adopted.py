@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servicekit import __version__
 from servicekit.host import untrusted
+from servicekit.host.files import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,11 +71,9 @@ class AdoptedProcesses:
             return
         with suppress(OSError):
             if keys:
-                beside = self._path.with_suffix(".new")
                 version = {"format": FORMAT, "servicekit": __version__}
                 text = json.dumps({**version, **self._of, "processes": sorted(keys)})
-                beside.write_text(f"{text}\n", encoding="utf-8")
-                beside.replace(self._path)
+                replace(self._path, f"{text}\n")
             else:
                 self._path.unlink(missing_ok=True)
             self._written = keys

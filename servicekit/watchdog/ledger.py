@@ -8,7 +8,6 @@ What is concluded is concluded by pure functions over the records.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import untrusted
+from servicekit.host.files import replace, try_lock
 from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
 
 if TYPE_CHECKING:
@@ -213,14 +213,8 @@ class Ledger:
 
     def _compact(self) -> None:
         """Write the ledger anew with its newest records."""
-        beside = self.path.with_suffix(".new")
-        with beside.open("w", encoding="utf-8", errors="replace") as file:
-            file.writelines(
-                f"{record.line()}\n" for record in newest(read(self.path), self._size_limit // 2)
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.path)
+        kept = newest(read(self.path), self._size_limit // 2)
+        replace(self.path, "".join(f"{record.line()}\n" for record in kept), durable=True)
         os.close(self._file)
         self._file, self._torn = _open(self.path)
 
@@ -257,15 +251,13 @@ def _open(path: Path) -> tuple[int, bool]:
 def _lock(directory: Path) -> int:
     """Hold the lock of a profile's directory; it ends with the process that holds it."""
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(lock):
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise UserError(
             f'profile "{directory.name}" is being watched already, by pid {holder}',
             hint=f"stop that one first: `servicekit stop {directory.name}`",
-        ) from None
+        )
     with suppress(OSError):  # on a full disk the lock holds all the same, it only has no name in it
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)

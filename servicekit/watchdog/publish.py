@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import untrusted
+from servicekit.host.files import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,14 +241,9 @@ _SCHEMA: Final = {
 
 
 def write_state(path: Path, state: DataclassInstance) -> None:
-    """Replace `path` at once: a reader sees the old state or the new one, never a part of it."""
-    beside = path.with_name(f".{path.name}.new")
+    """Replace `path` at once, readable for everyone: `servicekit status` is."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with beside.open("w", encoding="utf-8") as file:
-        json.dump(asdict(state), file, indent=2)
-        file.write("\n")
-        os.fchmod(file.fileno(), 0o644)  # `servicekit status` is for everyone, whatever our umask
-    beside.replace(path)
+    replace(path, f"{json.dumps(asdict(state), indent=2)}\n", mode=0o644)
 
 
 def read_state(path: Path) -> State | None:
