@@ -6,6 +6,7 @@ help or its completion, is left to the library: `parse` gives `None` for it.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -79,6 +80,8 @@ def _options(words: list[str], grammar: Grammar, line: CommandLine) -> list[str]
 
 def run(line: CommandLine) -> int:
     """Run a command line; give its exit code."""
+    if line.verb != "watch":
+        gc.disable()  # these end before a collection would pay off
     if line.verb in {"-h", "--help"}:
         from servicekit.cli.verbs import help_text
 

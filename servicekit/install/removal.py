@@ -7,7 +7,6 @@ import os
 import stat
 from contextlib import suppress
 from typing import Final
-from uuid import uuid4
 
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _ROUNDS: Final = 100_000
@@ -47,7 +46,7 @@ def _remove(top: int, name: str) -> None:
         try:
             for each in os.listdir(within):  # noqa: PTH208 - of a descriptor
                 if _is_directory(within, each):
-                    os.rename(each, f".{uuid4().hex}", src_dir_fd=within, dst_dir_fd=top)
+                    os.rename(each, f".{os.urandom(16).hex()}", src_dir_fd=within, dst_dir_fd=top)
                 else:
                     os.unlink(each, dir_fd=within)
         finally:

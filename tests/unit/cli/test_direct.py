@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import subprocess
@@ -108,6 +109,8 @@ def directly(words: list[str]) -> Ran:
                 code = direct.run(line)
         except SystemExit as exit_:
             code = int(exit_.code or 0)
+        finally:
+            gc.enable()
     return Ran(code, out.getvalue(), err.getvalue())
 
 
