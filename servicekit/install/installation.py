@@ -102,8 +102,6 @@ def propose(order: Order, tree: Tree) -> Proposal:
         ),
         directories=tuple(directories(places, profile.name, order.manager, order.user)),
         sysusers=next((a.text for a in wanted if a.path.parent == places.sysusers), ""),
-        missing=found.missing,
-        warnings=found.warnings,
         enabled_rivals=at_boot,
     )
     return compare(proposed, wanted, beside, tree, force=order.force)

@@ -82,10 +82,6 @@ class Proposal:
     directories: tuple[Directory, ...] = ()
     sysusers: str = ""
     """Text of the account's description, for systemd-sysusers."""
-    missing: tuple[str, ...] = ()
-    """What the service cannot start without and is not there, one sentence each."""
-    warnings: tuple[str, ...] = ()
-    """What will probably keep it from working, one sentence each."""
     enabled_rivals: tuple[str, ...] = ()
     """Profiles that exclude this one and start at boot."""
 

@@ -31,7 +31,7 @@ EXECUTE: Final = os.R_OK | os.X_OK
 MOST_LINKS: Final = 40  # the kernel's own limit
 SHEBANG: Final = 256  # bytes of a script that the kernel reads for its interpreter
 HOMES: Final = (Path("/home"), Path("/root"), Path("/run/user"))
-_TEMPORARY: Final = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - what PrivateTmp= replaces
+TEMPORARY: Final = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - what PrivateTmp= replaces
 _SHARED: Final = Path("/dev/shm")  # noqa: S108 - what the unit mounts anew
 OWN_PLACE: Final = "install servicekit below /opt, in a virtual environment of its own"
 
@@ -307,7 +307,7 @@ def hidden_of(profile: Profile, host: Host, manager: ManagerName) -> tuple[Hidde
     homes = HOMES if profile.service.home == "hidden" else ()
     every = (
         *(Hidden(path, "ProtectHome", way_out) for path in homes),
-        *(Hidden(path, "PrivateTmp") for path in _TEMPORARY),
+        *(Hidden(path, "PrivateTmp") for path in TEMPORARY),
         Hidden(_SHARED, "TemporaryFileSystem"),
     )
     return tuple(each for each in every if each.directive not in profile.service.without)

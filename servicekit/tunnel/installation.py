@@ -29,6 +29,7 @@ from servicekit.install.manifest import Manifest
 from servicekit.install.transaction import Directory, turn
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.access import HOMES, OWN_PLACE, TEMPORARY, Hidden, program, proved
 from servicekit.service.render import Artifact, boot, rendered, static
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.state import sweep_ssh
@@ -158,6 +159,18 @@ def propose(files: TunnelFiles, tree: Tree, *, force: bool = False) -> Proposal:
         sysusers=static(SYSUSERS),
     )
     return compare(proposed, files.artifacts(), beside, tree, force=force)
+
+
+def barriers(files: TunnelFiles) -> list[str]:
+    """Say why the service's account cannot run servicekit, inside the unit's sandbox."""
+    if files.user is None:
+        return []
+    hidden = (
+        *(Hidden(path, "ProtectHome") for path in HOMES),
+        *(Hidden(path, "PrivateTmp") for path in TEMPORARY),
+    )
+    needs = program("the program servicekit", Path(files.command[0]), OWN_PLACE)
+    return proved(needs, files.user, hidden)
 
 
 def _refuse_taken(tunnel: Tunnel, kind: str, installed: dict[str, Manifest]) -> None:

@@ -61,7 +61,7 @@ ForceInstall = Annotated[
     typer.Option(
         "--force",
         help="Replace files that were changed by hand, saving them as .servicekit-old; "
-        "ask the server for its host key again.",
+        "ask the server for its host key again; install although the account cannot run it.",
     ),
 ]
 ForceRemoval = Annotated[
@@ -124,16 +124,24 @@ def install(
 
 def _carry_out(files: TunnelFiles, service: TunnelService, tree: Tree, *, force: bool) -> Proposal:
     """Install the tunnel, print what was done, what may keep it down, and what its server needs."""
+    from servicekit.errors import UserError
     from servicekit.install.installer import install as carry_out
-    from servicekit.tunnel.installation import propose, turns
+    from servicekit.places import Scope
+    from servicekit.profiles.vocabulary import ManagerName
+    from servicekit.service.host import ends_with_session
+    from servicekit.tunnel.installation import barriers, propose, turns
 
+    barred = barriers(files)
+    if barred and not force:
+        raise UserError("\n".join(barred), hint="--force overrules this")
     with turns(tree, files.places) as (held, undone):
         if undone:
             note(undone)
         proposal = propose(files, tree, force=force)
         carry_out(proposal, held, service.manager)
     tell_changes(proposal.changes)
-    for sentence in _obstacles(files):
+    own = files.manager is ManagerName.SYSTEMD and files.places.scope is Scope.USER
+    for sentence in (*barred, *(ends_with_session() if own else ())):
         warn(sentence)
     _print_server_steps(files.tunnel, files.pair)
     return proposal
@@ -271,21 +279,6 @@ class _Pins(NamedTuple):
                 "the host key was not confirmed; nothing was changed",
                 hint="name the right one with --fingerprint",
             )
-
-
-def _obstacles(files: TunnelFiles) -> list[str]:
-    """Say what will probably keep the service from running."""
-    from servicekit.places import Scope
-    from servicekit.profiles.vocabulary import ManagerName
-    from servicekit.service.access import HOMES, OWN_PLACE, Hidden, barriers, program
-    from servicekit.service.host import ends_with_session
-
-    if files.manager is not ManagerName.SYSTEMD:
-        return []
-    if files.user is not None:
-        needs = program("the program servicekit", Path(files.command[0]), OWN_PLACE)
-        return barriers(needs, files.user, [Hidden(path, "ProtectHome") for path in HOMES])
-    return list(ends_with_session()) if files.places.scope is Scope.USER else []
 
 
 def _print_server_steps(tunnel: Tunnel, pair: KeyPair) -> None:

@@ -27,7 +27,7 @@ from servicekit.places import below
 from servicekit.profiles.trusted_toml import Document, parse
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.render import LINK
-from servicekit.tunnel.installation import TunnelFiles, propose
+from servicekit.tunnel.installation import TunnelFiles, barriers, propose
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.outcome import SshOutput, TunnelCause, late, unusable_key
 from servicekit.tunnel.state import TunnelState, read_state, sweep_ssh
@@ -659,6 +659,17 @@ class TestPropose:
         assert (act(first), act(last)) == (Act.KEEP, Act.KEEP)
         tree.delete(kinds[first][0])
         assert act(last) == Act.REMOVE
+
+    def test_a_program_that_the_account_cannot_run_is_named(self, tmp_path: Path) -> None:
+        """A private /tmp hides it from the unit; under Supervisor the manager's account runs it."""
+        script = tmp_path / "servicekit"
+        script.write_text("#!/bin/sh\n")
+        script.chmod(0o755)
+        files = replace(CASES["system.service"], command=(str(script), "tunnel", "run", "home"))
+        (sentence,) = barriers(files)
+        assert f'"{script}"' in sentence
+        assert "PrivateTmp" in sentence
+        assert barriers(replace(files, manager=ManagerName.SUPERVISOR)) == []
 
     def test_a_tunnel_stays_with_its_manager(self, tmp_path: Path) -> None:
         """The other one would go on running it."""
