@@ -163,15 +163,14 @@ def test_an_api_key_that_is_not_enforced_is_not_installed(host: Host) -> None:
 
 @pytest.mark.parametrize("verb", ["start", "restart", "switch"])
 def test_nothing_is_stopped_for_what_the_check_refuses(host: Host, verb: str) -> None:
-    """A profile that was broken after its install leaves the healthy service alone."""
-    file = site(host, "typo", 'extends = "balanced"\n')
-    assert host.run("install", "typo").code == 0
+    """What was installed with --anyway needs it again to stop what runs."""
+    site(host, "typo", MISSPELT)
+    assert host.run("install", "typo", "--anyway").code == 0
     host.added("balanced")
     assert host.run("install", "balanced").code == 0
     runs = "balanced" if verb == "switch" else "typo"
     if verb != "start":
         host.supervisord.program(f"servicekit-{runs}", "RUNNING")
-    file.write_text(MISSPELT)
     done = host.run(verb, "typo")
     assert done.code == 1
     assert "options.mem-fraction-statik" in done.err
@@ -179,7 +178,7 @@ def test_nothing_is_stopped_for_what_the_check_refuses(host: Host, verb: str) ->
 
 
 def test_status_names_what_anyway_overruled(host: Host) -> None:
-    """The errors stay in sight until a start or an install finds none."""
+    """The errors stay in sight until an install finds none."""
     file = site(host, "typo", MISSPELT)
     done = host.run("install", "typo", "--anyway")
     assert done.code == 0
@@ -188,7 +187,7 @@ def test_status_names_what_anyway_overruled(host: Host) -> None:
     (sentence,) = json.loads(host.run("status", "typo", "--json").out)["overruled"]
     assert "mem-fraction-statik" in sentence
     file.write_text('extends = "balanced"\n')
-    assert host.run("start", "typo", "--no-wait").code == 0
+    assert host.run("install", "typo").code == 0
     assert json.loads(host.run("status", "typo", "--json").out)["overruled"] == []
 
 
