@@ -81,18 +81,24 @@ def age(since: str | None) -> str:
     return duration(max(0.0, seconds))
 
 
+def _age(found: Status) -> str:
+    """How long it has been so: by the boot's clock where that is known, else by the wall's."""
+    known = found.since_seconds
+    return age(found.since) if known is None else duration(known)
+
+
 def _row(found: Status) -> tuple[str, ...]:
     why = found.why
     if found.drift:
         why += f" ({len(found.drift)} of its files changed by hand)"
     if found.outdated:
         why += f" ({found.outdated.partition(':')[0]})"
-    return found.profile, found.state, age(found.since), "yes" if found.enabled else "no", why
+    return found.profile, found.state, _age(found), "yes" if found.enabled else "no", why
 
 
 def _tell(found: Status, verified: str) -> None:
     boot = "starts at boot" if found.enabled else "does not start at boot"
-    since = f" for {age(found.since)}" if found.since else ""
+    since = f" for {_age(found)}" if found.since else ""
     print(f"{found.profile}: {paint(found.state)}{since}")
     context = ", ".join(f"{name} {tokens}" for name, tokens in found.context.items() if tokens)
     process = f"watchdog {found.pid}" if found.pid else ""

@@ -24,7 +24,7 @@ from servicekit.host.shared_memory import SharedMemory
 from servicekit.log import Priority, open_events
 from servicekit.places import Scope
 from servicekit.profiles import credentials
-from servicekit.watchdog import evidence, history, ledger
+from servicekit.watchdog import clock, evidence, history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.census import Census, Marker, reap_adopted, sweep
 from servicekit.watchdog.ending import fault_of
@@ -100,7 +100,7 @@ class Watchdog:
         profile, places = plan.profile, plan.places
         self._profile, self._places, self._secrets = profile, places, secrets
         self._id = os.environ.get("INVOCATION_ID") or uuid4().hex
-        self._boot_id = evidence.boot_id()
+        self._boot_id = clock.boot_id()
         fields = {"profile": profile.name, "run": self._id}
         path = Path(places.ledger(profile.name))
         book = Ledger(path, boot_id=self._boot_id, run=self._id)
@@ -186,7 +186,7 @@ class Watchdog:
             message = f"the previous run was cut off: {fault.sentence}"
             report.say(message, Priority.WARNING, fault)
         limits = self._profile.restart
-        held = history.holdoff(records, ledger.now(), limits)
+        held = history.holdoff(records, clock.now(), limits)
         eta = None
         with report.fenced("the expected time of a start"):
             eta = history.eta(records)

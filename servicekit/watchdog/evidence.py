@@ -148,11 +148,6 @@ async def _state_of(limit: float, *options: str) -> str:
     return "" if word in {"unknown", "offline"} else word  # the bus is going, or gone
 
 
-def boot_id() -> str:
-    """Id of this boot of the (virtual) machine."""
-    return _text("/proc/sys/kernel/random/boot_id").replace("-", "")
-
-
 def pid1_started() -> int:
     """Start time of the first process: a restarted container or WSL distribution has a new one."""
     first = procfs.stat(1)

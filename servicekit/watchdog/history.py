@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from servicekit.diagnosis.causes import Cause
+from servicekit.watchdog.clock import seconds_between
 from servicekit.watchdog.ledger import (
     BOOTS_COMPARED,
     CHAIN_ENDS,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from servicekit.diagnosis.fault import Fault
     from servicekit.profiles.model import Restart
+    from servicekit.watchdog.clock import Dated
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +43,40 @@ class Holdoff:
     """Runs since an operator last started the service."""
 
 
-def holdoff(records: Iterable[Record], at: datetime, policy: Restart) -> Holdoff:
-    """Conclude how a run that begins at `at` is to hold off.
+def holdoff(records: Iterable[Record], now: Dated, policy: Restart) -> Holdoff:
+    """Conclude how a run that begins now is to hold off.
 
     Faults in a row count until one run was ready for `policy.healthy` seconds, an operator started
     the service (`forgiven`), or a run ended in a way that only an operator's start follows. A run
     has one fault, its first.
     """
     faults: list[Record] = []
-    ready: dict[str, datetime] = {}
+    ready: dict[str, Record] = {}
     failed: set[str] = set()
     restarts = 0
     for record in records:
         if record.kind is Kind.STARTED:
             restarts += 1
         elif record.kind is Kind.READY:
-            ready.setdefault(record.run, record.at)
+            ready.setdefault(record.run, record)
         elif record.kind is Kind.RESET:
             faults, restarts = [], 0
         elif record.kind in {Kind.FAULT, Kind.GONE}:
-            since = ready.get(record.run, record.at)
-            if (record.at - since).total_seconds() >= policy.healthy:
+            since = ready.get(record.run, record)
+            if seconds_between(since, record) >= policy.healthy:
                 faults = [fault for fault in faults if fault.run == record.run]
             if record.kind is Kind.FAULT and record.run not in failed:
                 failed.add(record.run)
                 faults += [] if record.cause in UNCOUNTED else [record]
             if record.kind is Kind.GONE and record.fields.get("code") in CHAIN_ENDS:
                 faults, restarts = [], 0
-    recent = [fault for fault in faults if (at - fault.at).total_seconds() <= policy.window]
+    recent = [fault for fault in faults if seconds_between(fault, now) <= policy.window]
     left = max(0, policy.budget - len(recent))
     if not faults:
         return Holdoff(faults_left=left, restarts=restarts)
     last = faults[-1]
     delay = HOLD_OFFS[min(len(faults), len(HOLD_OFFS) - 1)]
-    waited = max(0.0, (at - last.at).total_seconds())  # a clock set back makes no longer wait
+    waited = max(0.0, seconds_between(last, now))  # a clock set back makes no longer wait
     return Holdoff(max(0.0, delay - waited), left, last.cause, last.sentence, len(faults), restarts)
 
 
@@ -158,7 +160,7 @@ def _summed(run: str, told: Sequence[Record]) -> RunSummary:
 
 
 def _seconds(begin: Record, end: Record) -> float:
-    return max(0.0, (end.at - begin.at).total_seconds())
+    return max(0.0, seconds_between(begin, end))
 
 
 def eta(records: Iterable[Record]) -> float | None:

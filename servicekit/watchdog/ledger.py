@@ -21,6 +21,7 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.host import untrusted
 from servicekit.host.files import replace, try_lock
 from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
+from servicekit.watchdog import clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,6 +72,7 @@ _FIELDS: Final = {
     **dict.fromkeys(("pid", "ppid", "pid1_started", "engine_pid"), untrusted.is_count),
     "code": lambda value: type(value) is int and 0 <= value <= _LAST_CODE,
     "seconds": untrusted.optional(untrusted.is_number),
+    "boottime": untrusted.optional(clock.is_boottime),
     "reasons": untrusted.is_texts,
     "context": untrusted.optional(untrusted.each(untrusted.optional(untrusted.is_count))),
     "baseline": untrusted.each(untrusted.is_count),
@@ -104,6 +106,8 @@ class Record:
     run: str
     kind: Kind
     fields: Mapping[str, Any] = field(default_factory=dict)
+    boottime: float | None = None
+    """Seconds since its boot, suspends included; `None` where version 0.1 wrote it."""
 
     @property
     def cause(self) -> Cause | None:
@@ -118,12 +122,14 @@ class Record:
 
     def line(self) -> str:
         """Write it as one line, without its end."""
-        head = {
+        head: dict[str, Any] = {
             "at": self.at.isoformat(),
             "boot_id": self.boot_id,
             "run": self.run,
             "kind": self.kind,
         }
+        if self.boottime is not None:
+            head["boottime"] = self.boottime
         return json.dumps({**head, **self.fields}, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -134,7 +140,8 @@ class Record:
             untrusted.refuse_misfit(data, _FIELDS)
             at = untrusted.moment(data.pop("at"))
             boot_id, run, kind = (data.pop(key) for key in ("boot_id", "run", "kind"))
-            return cls(at, boot_id, run, _OLD_KINDS.get(kind) or Kind(kind), data)
+            boottime = data.pop("boottime", None)
+            return cls(at, boot_id, run, _OLD_KINDS.get(kind) or Kind(kind), data, boottime)
         except (ValueError, KeyError):
             return None
 
@@ -199,7 +206,7 @@ class Ledger:
         disk does not take it; what was written before stays readable, and what comes after.
         """
         kept = {name: value for name, value in fields.items() if value is not None and value != ""}
-        record = Record(now(), self._boot_id, run or self._run, kind, kept)
+        record = Record(now(), self._boot_id, run or self._run, kind, kept, clock.boottime())
         line = record.line().encode(errors="replace") + b"\n"
         whole = b"\n" + line if self._torn else line
         self._torn = True
@@ -230,7 +237,7 @@ def reset_faults(path: Path, *, boot_id: str) -> None:
     It may be called beside a watchdog: one short line is appended as a whole. Where there is no
     ledger there is nothing to forgive.
     """
-    record = Record(now(), boot_id, "", Kind.RESET)
+    record = Record(now(), boot_id, "", Kind.RESET, boottime=clock.boottime())
     with suppress(FileNotFoundError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:

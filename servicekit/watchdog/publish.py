@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import untrusted
 from servicekit.host.files import replace
+from servicekit.watchdog import clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -182,6 +184,14 @@ class State:
     served_name: str = ""
     host: str = ""
     port: int | None = None
+    boot_id: str = ""
+    """The boot in which it was written; 0.1.0 wrote none of these four."""
+    boottime: float | None = None
+    """Seconds from that boot to `updated`, suspends included."""
+    since_boottime: float | None = None
+    """The same to `since`."""
+    pid_namespace: int | None = None
+    """The namespace in which `pid` counts."""
     bugs: int = 0
     """Bugs in reporting that the watchdog has caught in this run."""
     bug: str = ""
@@ -233,7 +243,10 @@ _SCHEMA: Final = {
     "since": _is_time,
     "reasons": untrusted.is_texts,
     "context": untrusted.optional(untrusted.each(untrusted.optional(_is_tokens))),
+    "boot_id": untrusted.is_text,
+    "pid_namespace": untrusted.optional(untrusted.is_count),
     "ready_seconds": untrusted.optional(untrusted.is_number),
+    **dict.fromkeys(("boottime", "since_boottime"), untrusted.optional(clock.is_boottime)),
     "host": _is_loopback,
     "port": untrusted.optional(lambda value: _is_tokens(value) and value in range(LAST_PORT + 1)),
 }
@@ -241,9 +254,17 @@ _SCHEMA: Final = {
 
 
 def write_state(path: Path, state: DataclassInstance) -> None:
-    """Replace `path` at once, readable for everyone: `servicekit status` is."""
+    """Replace `path` at once, readable for everyone: `servicekit status` is.
+
+    Where the new state cannot be written the old one is removed: it is no longer true.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, f"{json.dumps(asdict(state), indent=2)}\n", mode=0o644)
+    try:
+        replace(path, f"{json.dumps(asdict(state), indent=2)}\n", mode=0o644)
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise
 
 
 def read_state(path: Path) -> State | None:

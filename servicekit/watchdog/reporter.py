@@ -22,7 +22,7 @@ from servicekit.log import Output, Priority, Redactor
 from servicekit.places import spelt
 from servicekit.service.installed import pool_drift
 from servicekit.text import printable
-from servicekit.watchdog import ledger
+from servicekit.watchdog import clock, ledger
 from servicekit.watchdog.events import RunPhase
 from servicekit.watchdog.ledger import Kind
 from servicekit.watchdog.publish import State, write_state
@@ -98,7 +98,7 @@ class Reporter:
         self._launched_at = 0.0
         self._engine_pid: int | None = None
         self._ready_seconds: float | None = None
-        self._since = ledger.now()
+        self._since, self._since_boottime = ledger.now(), clock.boottime()
         self._stale = False
         """What is published last could not be written."""
         self._restarts = 0
@@ -126,7 +126,7 @@ class Reporter:
         was = view(before)
         state_changed = was.state is not seen.state or not before.began
         if state_changed:
-            self._since = ledger.now()
+            self._since, self._since_boottime = ledger.now(), clock.boottime()
         with self.fenced("the ledger"):
             self._record(before, now, seen)
         self._publish(now, seen)
@@ -299,6 +299,10 @@ class Reporter:
             served_name=profile.served_name,
             host=profile.host,
             port=profile.port,
+            boot_id=clock.boot_id(),
+            boottime=clock.boottime(),
+            since_boottime=self._since_boottime,
+            pid_namespace=clock.pid_namespace(),
             servicekit=__version__,
             bugs=self.bugs.total(),
             bug=self._bug,

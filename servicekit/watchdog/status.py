@@ -6,6 +6,7 @@ process that wrote it lives, told by pid and start time; without one, manager an
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ from servicekit import __version__
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.service.installed import pool_drift
-from servicekit.watchdog import history, publish
+from servicekit.watchdog import clock, history, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +23,24 @@ if TYPE_CHECKING:
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
     from servicekit.places import Places
+    from servicekit.watchdog.clock import Moment
     from servicekit.watchdog.history import RunSummary
     from servicekit.watchdog.ledger import Record
     from servicekit.watchdog.publish import State
 
 CONTEXT: Final = ("requested", "declared", "physical", "effective")
+BEGIN_WITHIN: Final = 15.0  # seconds in which a watchdog has written its first state
+UNKNOWN: Final = "unknown"  # what is not published: nobody here can tell
+
+# What a run has last told the ledger, as the word that it would have published.
+_PUBLISHED: Final = {
+    "started": "starting",
+    "launched": "starting",
+    "phase": "starting",
+    "ready": "ready",
+    "degraded": "degraded",
+    "recovered": "ready",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +49,7 @@ class Status:
 
     profile: str
     state: str
-    """One of the six published words."""
+    """One of the six published words, or `unknown`."""
     since: str | None = None
     """When it entered that state, ISO 8601."""
     run: str | None = None
@@ -66,6 +80,8 @@ class Status:
     """How the pool differs from the memory plan's, in one sentence; empty where it does not."""
     drift: tuple[str, ...] = ()
     """Files that are not as the install left them."""
+    since_seconds: float | None = None
+    """Seconds in that state; `None` where only the wall clock can tell."""
     overruled: tuple[str, ...] = ()
     """Errors that `--anyway` overruled at the last install or start."""
     outdated: str = ""
@@ -108,8 +124,12 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         state = publish.read_state(Path(places.state_file(name)))
     except UserError as error:
         unreadable = error
-    if state is not None and is_believed(state, seen):
-        status = _told(state)
+    here = clock.now()
+    believed = state is not None and is_believed(state, seen)
+    if state is not None and believed is not False:
+        status = replace(_told(state), since_seconds=_age_of(state, here))
+        if believed is None:
+            status = _unsure(status, state)
     else:
         # What only the dead need: the ledger's module takes as long to load as all else here.
         from servicekit.watchdog import ledger
@@ -119,7 +139,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
             records = ledger.read(Path(places.ledger(name)))
         except UserError as error:
             unreadable = error
-        status = conclude(name, state, seen, records)
+        status = conclude(name, state, seen, records, now=here, has_begun=_has_begun(seen))
     if unreadable is not None:
         status = replace(status, why=unreadable.message, remedy=unreadable.hint)
     enabled = manifest.enabled if seen is None or seen.enabled is None else seen.enabled
@@ -135,13 +155,41 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
     )
 
 
-def is_believed(state: State, seen: Seen | None) -> bool:
-    """Whether the process that published `state` lives, and is the manager's main process.
+def is_believed(state: State, seen: Seen | None) -> bool | None:
+    """Whether the process that published `state` lives; `None` where that cannot be told.
 
-    The service's account writes the file and can name any process in it. Where the manager cannot
-    be asked, a process that lives is enough.
+    It must be the manager's main process: the service's account writes the file and can name any
+    process in it. Where the manager cannot be asked, a process that lives is enough. Of a process
+    that is hidden from this account (hidepid, ProtectProc=), or that lives in another pid
+    namespace, the manager alone can tell.
     """
-    return (seen is None or seen.pid == state.pid) and is_alive(state.pid, state.pid_started)
+    if state.boot_id and state.boot_id != clock.boot_id():
+        return False
+    if seen is not None and seen.pid != state.pid:
+        return False
+    elsewhere = state.pid_namespace not in {None, clock.pid_namespace()}
+    if not elsewhere and not is_hidden(state.pid):
+        return is_alive(state.pid, state.pid_started)
+    return None if seen is None else seen.is_up
+
+
+def _has_begun(seen: Seen | None) -> bool:
+    """Whether the manager's process has run for long enough to have written something."""
+    stat = None if seen is None or seen.pid is None else procfs.stat(seen.pid)
+    return stat is not None and clock.boottime() - stat.started / procfs.TICKS > BEGIN_WITHIN
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether there is a process `pid` that /proc does not show to this account."""
+    if procfs.stat(pid) is not None:
+        return False
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def is_alive(pid: int, started: int) -> bool:
@@ -151,18 +199,26 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def conclude(
-    profile: str, last: State | None, seen: Seen | None, records: Sequence[Record]
+    profile: str,
+    last: State | None,
+    seen: Seen | None,
+    records: Sequence[Record],
+    *,
+    now: Moment | None = None,
+    has_begun: bool = False,
 ) -> Status:
-    """Conclude how `profile`, whose watchdog does not live, is. Pure.
+    """Conclude how `profile` is, of which no living watchdog has published a state. Pure.
 
-    `last` is the state that was published last, if that is still there.
+    `last` is the state that was published last, if that is still there; `has_begun` says that the
+    manager's process has had the time to write one.
     """
     run = next(reversed(history.runs(records)), None)
     if seen is not None and seen.active in {"active", "activating", "reloading"}:
-        return _between(profile, seen, run)
+        found = _unpublished(profile, seen, records, has_begun=has_begun)
+        return found or _between(profile, seen, run)
     if last is not None and last.state not in {"stopped", "failed"}:
         last = None
-    if last is not None and (last.code is None or (run is not None and last.run != run.run)):
+    if last is not None and (last.code is None or not _is_newest(last, records, now)):
         last = None
     ended = last.code if last is not None else run.code if run is not None else None
     if seen is not None and seen.active == "failed":
@@ -209,6 +265,72 @@ def _told(state: State) -> Status:
         url=at,
         servicekit=state.servicekit,
     )
+
+
+def _is_newest(last: State, records: Sequence[Record], now: Moment | None) -> bool:
+    """Whether no later run than that of `last` has written to the ledger.
+
+    On a full disk the run that published it could not.
+    """
+    newest = next((record for record in reversed(records) if record.run), None)
+    if newest is None or newest.run == last.run:
+        return True
+    if newest.boottime is None or last.boottime is None:
+        return False
+    if newest.boot_id != last.boot_id:
+        return now is not None and last.boot_id == now.boot_id
+    return last.boottime > newest.boottime
+
+
+def _unpublished(
+    profile: str, seen: Seen, records: Sequence[Record], *, has_begun: bool
+) -> Status | None:
+    """Tell how a run is whose state file could not be written: by the ledger, if that could be.
+
+    `None` where there may not have been time to write one.
+    """
+    newest = next((record for record in reversed(records) if record.run), None)
+    own = [] if newest is None else [each for each in records if each.run == newest.run]
+    is_own = any(seen.pid and each.fields.get("pid") == seen.pid for each in own)
+    if newest is not None and is_own and (state := _PUBLISHED.get(newest.kind)):
+        return Status(
+            profile,
+            state,
+            since=newest.at.isoformat(timespec="milliseconds"),
+            run=newest.run,
+            pid=seen.pid,
+            why=newest.sentence or seen.text or f"its history ends with: {newest.kind.value}",
+            restarts=seen.restarts or 0,
+        )
+    if seen.active != "active" or seen.pid is None or not (seen.text or has_begun):
+        return None
+    return Status(
+        profile,
+        UNKNOWN,
+        pid=seen.pid,
+        why="cannot tell: it could write neither state nor history; its manager says: "
+        f"{seen.text or seen.active}",
+        remedy="free space where its state and its history are; it writes them again by itself",
+        restarts=seen.restarts or 0,
+    )
+
+
+def _unsure(status: Status, state: State) -> Status:
+    """Say that the process behind `state` can be seen neither by us nor by the manager."""
+    return replace(
+        status,
+        state=UNKNOWN,
+        why=f"cannot tell: it was {state.state}, and whether its watchdog (pid {state.pid}) still "
+        "runs is hidden from this account, or in another container",
+        remedy="run it as root, on the host or in the container of the service",
+    )
+
+
+def _age_of(state: State, now: Moment) -> float | None:
+    """Seconds in that state, by the boot's clock; `None` where only the wall clock can tell."""
+    if state.since_boottime is None or state.boot_id != now.boot_id or now.boottime is None:
+        return None
+    return max(0.0, now.boottime - state.since_boottime)
 
 
 def _between(profile: str, seen: Seen, run: RunSummary | None) -> Status:

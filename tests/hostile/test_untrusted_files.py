@@ -25,6 +25,7 @@ from servicekit.places import below
 from servicekit.profiles.model import Restart
 from servicekit.watchdog import history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
+from servicekit.watchdog.clock import Moment
 from servicekit.watchdog.ledger import Record
 from servicekit.watchdog.publish import State, read_state
 from servicekit.watchdog.status import status_of
@@ -285,7 +286,7 @@ STATES = _documents(STATE, ("why", "context", "port", "host", "code", "ready_sec
 def test_no_history_breaks_what_reads_it(lines: list[str]) -> None:
     """From any history, every conclusion is drawn without an error."""
     records = ledger.parse("\n".join(lines))
-    history.holdoff(records, NOW, Restart())
+    history.holdoff(records, Moment(NOW, "b", 1.0), Restart())
     history.unfinished(records, boot_id="b", pid1_started=1, on_wsl=False)
     history.eta(records)
     history.phase_times(records)

@@ -14,7 +14,7 @@ from machines.waiting import wait_until
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.host import procfs
-from servicekit.watchdog import evidence
+from servicekit.watchdog import clock, evidence
 from servicekit.watchdog.evidence import (
     WATCHED,
     OomKills,
@@ -164,7 +164,7 @@ def test_a_manager_that_does_not_answer_is_not_waited_for(
 
 def test_this_boot_and_this_first_process_have_names() -> None:
     """What tells one boot, container or distribution from the next is there."""
-    assert len(evidence.boot_id()) == 32
+    assert len(clock.boot_id()) == 32
     first = procfs.stat(1)
     assert first is not None
     assert evidence.pid1_started() == first.started

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.profiles.model import Restart
+from servicekit.watchdog.clock import Moment
 from servicekit.watchdog.history import baselines, eta, holdoff, phase_times, runs, unfinished
 from servicekit.watchdog.ledger import (
     HOLD_OFFS,
@@ -53,6 +54,11 @@ def failing(run: str, began: float, *, at: float, cause: Cause = Cause.HUNG) -> 
 def at(seconds: float) -> datetime:
     """Give a moment."""
     return BEGIN + timedelta(seconds=seconds)
+
+
+def moment(seconds: float) -> Moment:
+    """Give a moment of another boot than any record's, so that the wall clock counts."""
+    return Moment(at(seconds), "now")
 
 
 # The file.
@@ -204,7 +210,7 @@ def test_any_truncation_is_readable(records: list[Record], data: st.DataObject) 
 @given(st.text())
 def test_any_text_is_readable(text: str) -> None:
     """A ledger that holds something else altogether is passed over, not fallen over."""
-    holdoff(parse(text), BEGIN, POLICY)
+    holdoff(parse(text), moment(0), POLICY)
     unfinished(parse(text), boot_id="b", pid1_started=1, on_wsl=False)
 
 
@@ -238,7 +244,7 @@ def test_the_delay_grows_with_faults_in_a_row(faults: int) -> None:
     """After n faults in a row the launch waits 0, 0, 5, 10, 20 … 300 s from the last one."""
     records = [r for n in range(faults) for r in failing(f"run-{n}", n * 10, at=n * 10 + 5)]
     last = (faults - 1) * 10 + 5
-    held = holdoff(records, at(last), POLICY)
+    held = holdoff(records, moment(last), POLICY)
     assert held.delay_seconds == HOLD_OFFS[min(faults, len(HOLD_OFFS) - 1)]
     assert (held.faults, held.restarts) == (faults, faults)
     assert held.faults_left == max(0, POLICY.budget - faults)
@@ -327,7 +333,7 @@ STORIES = {
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
 def test_holding_off(story: Story) -> None:
     """Each story's hold-off follows from its records alone."""
-    held = holdoff(story.records, at(story.now), POLICY)
+    held = holdoff(story.records, moment(story.now), POLICY)
     assert (held.delay_seconds, held.faults, held.faults_left) == (
         story.delay,
         story.faults,
@@ -338,7 +344,7 @@ def test_holding_off(story: Story) -> None:
 @given(st.lists(RECORDS, max_size=30), st.integers(-1000, 10_000_000))
 def test_a_hold_off_is_bounded_whatever_the_ledger_says(records: list[Record], now: int) -> None:
     """No history, in whatever order, makes a launch wait for longer than the longest hold-off."""
-    held = holdoff(records, at(now), POLICY)
+    held = holdoff(records, moment(now), POLICY)
     assert 0 <= held.delay_seconds <= HOLD_OFFS[-1]
     assert 0 <= held.faults_left <= POLICY.budget
 
