@@ -1,7 +1,7 @@
-"""Questions to the host that may never be answered, each with a bound.
+"""Bounded calls in an event loop: programs that may hang, and functions that may block.
 
-A program is asked for what it prints, and killed when it is late. A function that may block, on a
-dead network file system say, is called in a thread that is left behind: it ends with the process.
+A program is killed when it is late. A function that may block, on a dead network file system say,
+runs in a daemon thread that is left behind: it ends with the process.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 LONGEST: Final = 16 << 20
-"""Bytes of output beyond which a program is not listened to."""
+"""Bytes of output after which a program is killed."""
 FIRST_WORD: Final = 2.0
-"""Seconds after which it is worth telling what is still waited for."""
+"""Seconds after which it is shown what is still waited for."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class NoReplyError(Exception):
-    """A question that got no answer; says why, in words that read behind a colon."""
+    """A call without a result; its text says why and reads well behind a colon."""
 
     def __init__(self, why: str, *, remedy: str = "") -> None:
         super().__init__(why)
@@ -57,7 +57,7 @@ async def output(
     except OSError as error:
         os.close(reading)
         missing = isinstance(error, FileNotFoundError)
-        why = "is not here" if missing else f"cannot be run: {(error.strerror or '').lower()}"
+        why = "is not installed" if missing else f"cannot be run: {(error.strerror or '').lower()}"
         raise NoReplyError(f'"{name}" {why}') from None
     finally:
         os.close(writing)
@@ -66,7 +66,7 @@ async def output(
         async with asyncio.timeout(limit):
             return (await _read(reading, name, most)).decode("utf-8", errors="replace")
     except TimeoutError:
-        raise NoReplyError(f'"{name}" did not answer within {limit:g} s') from None
+        raise NoReplyError(f'"{name}" did not finish within {limit:g} s') from None
     finally:
         if child.poll() is None:
             child.send(signal.SIGKILL)
@@ -97,7 +97,7 @@ async def _read(pipe: int, name: str, most: int) -> bytes:
 
 
 async def call(function: Callable[[], T]) -> T:
-    """Call a function that may block, in a thread of its own; for ever is its caller's to bound."""
+    """Run a blocking call in a daemon thread; the caller applies the timeout."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -115,12 +115,12 @@ async def call(function: Callable[[], T]) -> T:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, by)
 
-    threading.Thread(target=work, name="asking", daemon=True).start()
+    threading.Thread(target=work, name="bounded call", daemon=True).start()
     return await answer
 
 
 class Pending(Generic[T_co]):
-    """One question that was asked; see `BoundedCalls`."""
+    """One call; see `BoundedCalls`."""
 
     def __init__(self, what: str, task: asyncio.Task[T_co], limit: float) -> None:
         self.what = what
@@ -128,7 +128,7 @@ class Pending(Generic[T_co]):
         self._limit = limit
 
     def answer(self) -> T_co:
-        """Give the answer; raise `NoReplyError` where there is none."""
+        """Return the result; raise `NoReplyError` where there is none."""
         try:
             return self.task.result()
         except asyncio.CancelledError:
@@ -139,7 +139,7 @@ class Pending(Generic[T_co]):
 
 
 class BoundedCalls:
-    """Questions that are asked at once and have `limit` seconds together."""
+    """Calls that run at once and have `limit` seconds together."""
 
     def __init__(self, limit: float, *, first_word: float = FIRST_WORD) -> None:
         self._limit = limit
@@ -147,15 +147,15 @@ class BoundedCalls:
         self._asked: list[Pending[Any]] = []
 
     def ask(self, what: str, question: Coroutine[Any, Any, T]) -> Pending[T]:
-        """Ask `question`, which is about `what`."""
+        """Start the call `question`, which is about `what`."""
         pending = Pending(what, asyncio.ensure_future(question), self._limit)
         self._asked.append(pending)
         return pending
 
     async def settle(self, tell: Callable[[tuple[str, ...]], None]) -> None:
-        """Wait for all answers, or until the time is over; `tell` what is waited for, when it is.
+        """Wait for all results, or until the time is over.
 
-        That is after two seconds, and again whenever less is.
+        `tell` is called with what is waited for: after two seconds, and whenever that is less.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit

@@ -1,7 +1,7 @@
 """Control groups of ours: one for the watchdog, one per engine, where systemd delegated the unit's.
 
-A process leaves its control group only by the hand of one who may write to the parent's: whatever
-an engine starts, however it detaches itself, stays a member and dies with `cgroup.kill`.
+A process leaves its control group only when somebody who may write to the parent's moves it:
+whatever an engine starts, however it detaches itself, stays a member and dies with `cgroup.kill`.
 """
 
 from __future__ import annotations

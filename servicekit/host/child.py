@@ -30,7 +30,7 @@ STDERR: Final = 2
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """Give the part of `environment` that a child may have: without what is meant for us alone."""
+    """Return `environment` without what only the service's main process may have."""
     return {
         name: value
         for name, value in environment.items()
@@ -59,7 +59,7 @@ class ExitStatus:
 
     @property
     def named(self) -> str:
-        """Say it: `exit code 1`, `SIGKILL`, `SIGABRT (core dumped)`."""
+        """Name it: `exit code 1`, `SIGKILL`, `SIGABRT (core dumped)`."""
         if self.signal is None:
             return "an exit code that is lost" if self.code is None else f"exit code {self.code}"
         try:
@@ -143,7 +143,7 @@ class Child:
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def close(self) -> None:
-        """Let go of it, dead or alive."""
+        """Close its pidfd, dead or alive."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

@@ -1,4 +1,4 @@
-"""What the host tells of processes and GPUs."""
+"""Values about processes and GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as a person must be able to find it again."""
+    """A process, described so that a person can find it again."""
 
     pid: int
     """0 for one that cannot be seen: of another account, or outside the container."""
@@ -17,21 +17,21 @@ class Process:
     user: str
     command: str
     mib: int | None = None
-    """VRAM it holds, where the driver tells."""
+    """VRAM it holds, where the driver reports it."""
     stuck: bool = False
     """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
 
     @property
     def named(self) -> str:
-        """Say who it is: `pid 812 (alice, python train.py, 20480 MiB)`."""
-        who = f"pid {self.pid}" if self.pid else "a process that cannot be seen from here"
+        """Name it: `pid 812 (alice, python train.py, 20480 MiB)`."""
+        who = f"pid {self.pid}" if self.pid else "a process that is not visible from here"
         held = "" if self.mib is None else f"{self.mib} MiB"
         known = ", ".join(filter(None, (self.user, self.command, held)))
         return f"{who} ({known})" if known else who
 
 
 class GpuView(StrEnum):
-    """What a look at the profile's GPUs found."""
+    """State of the profile's GPUs."""
 
     NOT_USED = "not-used"
     PRESENT = "present"

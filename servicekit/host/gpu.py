@@ -1,8 +1,8 @@
-"""Who holds which GPU, and how much of it: the driver asked from a distance, and what follows.
+"""Who holds which GPU, and how much of it.
 
-The driver is asked by a child process (`gpu_child`), since a call into it may never return. While
-one has not, no second child is started and nothing is killed: a process that is torn out of a call
-can take the driver down with it. The child is simply not heard until it answers.
+A child process (`gpu_child`) queries the driver, since a call into it may never return. While one
+has not, no second child is started and none is killed: a process that is torn out of a call can
+take the driver down with it. The child is ignored until it replies.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CHILD: Final = (sys.executable, "-P", str(Path(__file__).with_name("gpu_child.py
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU, or a slice of one, as the driver tells of it; figures in MiB."""
+    """One GPU, or a slice of one, as the driver reports it; figures in MiB."""
 
     uuid: str
     name: str
@@ -51,7 +51,7 @@ class Device:
     """`None` where GPU and CPU share their memory."""
     total: int | None
     processes: Mapping[int, int | None]
-    """MiB by pid, as the driver numbers processes; `None` where it does not tell (WSL)."""
+    """MiB by pid, as the driver numbers processes; `None` where it does not report it (WSL)."""
     capability: str | None = None
     """Compute capability, such as "12.0"."""
     persistence: bool | None = None
@@ -59,14 +59,14 @@ class Device:
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
-        """Read the child's words."""
+        """Read the child's reply."""
         processes = {int(process["pid"]): process["mib"] for process in data["processes"]}
         return cls(**{**data, "processes": processes})
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """What one look at the GPUs found."""
+    """What one query of the GPUs returned."""
 
     view: GpuView
     note: str = ""
@@ -74,13 +74,13 @@ class GpuReading:
     devices: tuple[Device, ...] = ()
     driver: str = ""
     cuda: str = ""
-    """The newest CUDA that the driver can serve, such as "13.0"; "" where it does not tell."""
+    """The newest CUDA that the driver can serve, such as "13.0"; "" where it does not say."""
 
 
 class Gpus:
-    """Asks the driver about some GPUs, by index or UUID, from within one event loop.
+    """Queries the driver about some GPUs, by index or UUID, from within one event loop.
 
-    Without names it asks about every GPU there is.
+    Without names it queries every GPU.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Gpus:
     ) -> None:
         self.names = tuple(names)
         self.lost = ""
-        """Why the GPU is lost, once that is known from elsewhere: every later look says so."""
+        """Why the GPU is lost, once that is known from elsewhere: every later query says so."""
         self._command = command
         self._environment = inherited(os.environ if environment is None else environment)
         self._limit = limit
@@ -106,16 +106,18 @@ class Gpus:
         self._start_at = 0.0
 
     async def look(self) -> GpuReading:
-        """Ask once; never takes longer than the limit, whatever the driver does."""
+        """Query once; never takes longer than the limit, whatever the driver does."""
         if self.lost:
             return GpuReading(GpuView.LOST, self.lost)
         if self._reply is None or self._reply.done():  # an answer that came late is an old one
             try:
                 self._ask()
             except OSError as error:
-                return GpuReading(GpuView.ABSENT, f"the NVIDIA driver cannot be asked: {error}")
+                return GpuReading(GpuView.ABSENT, f"cannot query the NVIDIA driver: {error}")
         if self._reply is None:
-            return GpuReading(GpuView.ABSENT, "the process that asks the NVIDIA driver keeps dying")
+            return GpuReading(
+                GpuView.ABSENT, "the process that queries the NVIDIA driver keeps exiting"
+            )
         try:
             async with asyncio.timeout(self._limit):
                 reply = await asyncio.shield(self._reply)
@@ -146,7 +148,7 @@ class Gpus:
             self._reply.set_result(reply)
 
     def close(self) -> None:
-        """Let the child go: it ends by itself, unless a call into the driver keeps it."""
+        """Leave the child alone: it ends by itself, unless a call into the driver keeps it."""
         if self._talk is not None:
             self._talk.close()
 
@@ -161,16 +163,17 @@ def _understood(reply: Mapping[str, Any]) -> GpuReading:
     except (KeyError, TypeError, ValueError) as error:
         # A child of another version: servicekit was updated under a service that runs.
         return GpuReading(
-            GpuView.ABSENT, f"the answer of the driver's child is not understood: {error}"
+            GpuView.ABSENT,
+            f"cannot parse the reply of the process that queries the driver: {error}",
         )
     return GpuReading(GpuView.PRESENT, devices=devices, driver=driver, cuda=cuda)
 
 
 class XidWatch:
-    """Hears of Xids from the driver itself, for where the kernel's log may not be read.
+    """Receives Xids from the driver itself, where the kernel's log may not be read.
 
     One child for the whole run. Where the driver has no such events (WSL), or there is no driver,
-    it ends and nothing is heard.
+    it ends and nothing is received.
     """
 
     def __init__(
@@ -193,7 +196,7 @@ class XidWatch:
             self._deliver(Xid(int(event["xid"]), str(event["gpu"])))
 
     def close(self) -> None:
-        """Let the child go."""
+        """Close the connection to the child."""
         self._talk.close()
 
 
@@ -234,7 +237,7 @@ class _Talk:
             self.close()
             status = self._child.poll()
             how = f": {status.named}" if status else ""
-            self._hear({"error": f"the process that asks the NVIDIA driver ended{how}"})
+            self._hear({"error": f"the process that queries the NVIDIA driver exited{how}"})
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -268,14 +271,11 @@ async def xids(names: Sequence[str]) -> AsyncGenerator[Xid, None]:
         watch.close()
 
 
-# Attribution: whose memory it is.
-
-
 # One profile per GPU.
 
 
 class Lock:
-    """Keeps a GPU for one profile at a time, as long as the process lives.
+    """Locks GPUs for one profile, as long as the process lives.
 
     It is a name in the abstract socket namespace: the kernel frees it with its process, it needs no
     directory that services of different accounts could all write to, and no sandbox hides it.
@@ -286,7 +286,7 @@ class Lock:
         self._held: dict[str, tuple[socket.socket, socket.socket]] = {}
 
     def take(self, gpus: Iterable[str]) -> str:
-        """Keep `gpus`, named by UUID; return the profile that already holds one of them, or ""."""
+        """Lock `gpus`, named by UUID; return the profile that already holds one of them, or ""."""
         for gpu in gpus:
             if gpu not in self._held:
                 lock, name = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in "12")
@@ -301,7 +301,7 @@ class Lock:
         return ""
 
     def release(self) -> None:
-        """Let all GPUs go."""
+        """Release all GPUs."""
         for sockets in self._held.values():
             for one in sockets:
                 one.close()

@@ -1,7 +1,7 @@
-"""What /proc tells about processes: who they are, by pid and start time, and what they hold.
+"""Processes in /proc: who they are, by pid and start time, and what they hold.
 
 One read of /proc/PID/stat answers most questions at once (state, parent, session, start time in
-ticks, threads), and it keeps telling them of a zombie leader whose threads live on. The rest of a
+ticks, threads), and still does for a zombie leader whose threads live on. The rest of a
 process is read with care: its command line and environment lie in its own memory, and a thread that
 is stuck in a driver with the memory map locked makes every reader of them wait with it.
 """
@@ -36,7 +36,7 @@ _SECRET: Final = re.compile(
 
 
 class Stat(NamedTuple):
-    """One line of /proc/PID/stat: a tuple, since a look at a busy host makes a thousand of them."""
+    """One line of /proc/PID/stat: a tuple, since a survey of a busy host makes thousands."""
 
     pid: int
     name: str
@@ -115,7 +115,7 @@ def threads(pid: int) -> tuple[int, ...]:
 
 
 def stuck(process: Stat) -> bool:
-    """Tell whether a thread of it is in uninterruptible sleep, where no signal reaches it."""
+    """Return whether a thread of it is in uninterruptible sleep, where no signal reaches it."""
     if process.state == "D":
         return True
     states = (_stat(f"/proc/{process.pid}/task/{thread}/stat") for thread in threads(process.pid))
@@ -235,7 +235,7 @@ class ProcessReader:
         return None
 
     def command(self, process: Stat) -> str:
-        """Give a process's command line for a person, short, without what looks secret."""
+        """Return a process's command line, short and without what looks secret."""
         path = f"/proc/{process.pid}/cmdline"
         words = self.read([path]).get(path, b"").rstrip(b"\0").replace(b"\0", b" ")
         line = " ".join(words.decode(errors="replace").split())
@@ -246,7 +246,7 @@ class ProcessReader:
         return line if len(line) <= COMMAND_LENGTH else f"{line[: COMMAND_LENGTH - 3]}..."
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:
-        """Give a process as a person must be able to find it again."""
+        """Describe a process so that a person can find it again."""
         from servicekit.host.facts import Process
 
         return Process(

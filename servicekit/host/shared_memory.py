@@ -35,12 +35,12 @@ class SharedMemory:
         """Inodes by path."""
 
     def begin(self) -> None:
-        """Take what is there now for somebody else's: an engine is about to be launched."""
+        """Note what is there before an engine is launched: it belongs to others."""
         with suppress(OSError), os.scandir(DIRECTORY) as entries:
             self._older = {entry.inode() for entry in entries}
 
     def look(self, pids: Iterable[int]) -> None:
-        """Remember the files that `pids` use and that are younger than their user."""
+        """Note the files that `pids` use and that are younger than the process that uses them."""
         for process in filter(None, map(procfs.stat, pids)):
             # Both clocks count the same seconds, and neither stands still in a sleep.
             since_boot = time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / procfs.TICKS
@@ -53,7 +53,7 @@ class SharedMemory:
                         self._ours[path] = inode
 
     def clear(self) -> tuple[str, ...]:
-        """Remove what was remembered, is still there and used by nobody; return the paths."""
+        """Remove the noted files that nobody uses; return their paths."""
         there = {path: inode for path, inode in self._ours.items() if _inode(path) == inode}
         self._ours = {}
         used = used_by(procfs.pids(), self._memory) if there else {}

@@ -40,7 +40,7 @@ RECOVERY: Final[Mapping[int, Recovery]] = {
     ),
     79: Recovery.REBOOT,
 }
-"""By Xid; one that is not listed asks for nothing, or only tells of another one."""
+"""By Xid; one that is not listed needs nothing, or only accompanies another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +60,17 @@ class Xid:
         return RECOVERY.get(self.code, Recovery.NONE)
 
     def fault(self) -> Fault | None:
-        """Give the fault that ends a run after this report; `None` where the engine may go on."""
-        said = f"Xid {self.code} on GPU {self.gpu}" + (f": {self.text}" if self.text else "")
+        """Return the fault that ends a run after this report; `None` where the engine may go on."""
+        sentence = f"Xid {self.code} on GPU {self.gpu}" + (f": {self.text}" if self.text else "")
         match self.recovery:
             case Recovery.NONE:
                 return None
             case Recovery.RESTART_APP:
-                return Fault(Cause.GPU_FAULT, said, Cause.GPU_FAULT.remedies[0])
+                return Fault(Cause.GPU_FAULT, sentence, Cause.GPU_FAULT.remedies[0])
             case Recovery.RESET | Recovery.REBOOT:
-                return Fault(Cause.GPU_LOST, said, f"{self.recovery}; {Cause.GPU_LOST.remedies[1]}")
+                return Fault(
+                    Cause.GPU_LOST, sentence, f"{self.recovery}; {Cause.GPU_LOST.remedies[1]}"
+                )
 
 
 _XID: Final = re.compile(
@@ -90,7 +92,7 @@ def xid_in(message: str) -> Xid | None:
 
 
 class KernelWatch:
-    """Hears of Xids from the kernel's log, from now on, within the running event loop."""
+    """Receives Xids from the kernel's log, from now on, within the running event loop."""
 
     def __init__(self, deliver: Callable[[Xid], object], *, log: str = "/dev/kmsg") -> None:
         """Open it; raise `OSError` where it may not be read."""
@@ -102,7 +104,7 @@ class KernelWatch:
 
     def _readable(self) -> None:
         """Read one message; there may be more, and then this is called again."""
-        # A broken pipe tells of messages that were overwritten before we read them.
+        # A broken pipe reports messages that were overwritten before we read them.
         with suppress(BlockingIOError, BrokenPipeError):
             record = os.read(self._log, _KERNEL_RECORD).decode(errors="replace")
             if xid := xid_in(record.partition(";")[2].partition("\n")[0]):
@@ -115,7 +117,7 @@ class KernelWatch:
 
 
 def same_address(one: str, other: str) -> bool:
-    """Tell whether two PCI addresses mean one device, as 0000:03:00 and 00000000:03:00.0 do."""
+    """Return whether two PCI addresses are of one device, as 0000:03:00 and 00000000:03:00.0 do."""
     return _address(one) == _address(other)
 
 

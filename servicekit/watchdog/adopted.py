@@ -30,8 +30,8 @@ ProcessKey: TypeAlias = tuple[int, int]
 class AdoptedProcesses:
     """The processes that a service's runs have written down in the file at `path`.
 
-    `boot_id` and `pid1_started` tell of which machine, and of which container on it, pids and start
-    times are: what was written down in another one means nobody in this.
+    `boot_id` and `pid1_started` name the machine, and the container on it, to which pids and start
+    times belong: what was written down in another one means no process here.
     """
 
     def __init__(self, path: Path, *, boot_id: str, pid1_started: int) -> None:
@@ -40,7 +40,7 @@ class AdoptedProcesses:
             path.with_name("kin.json").rename(path)
         self._of = {"boot_id": boot_id, "pid1_started": pid1_started}
         self.known = self._written = self._read()
-        """Those of earlier runs, alive or not."""
+        """Those of earlier runs, alive or dead."""
 
     def _read(self) -> frozenset[ProcessKey]:
         try:
@@ -61,7 +61,7 @@ class AdoptedProcesses:
         }
 
     def remember(self, processes: Iterable[Stat]) -> None:
-        """Write down `processes`, where they are not the ones that are.
+        """Write down `processes` where they have changed.
 
         A file is replaced as a whole. It need not reach the disk, since no process outlives the
         machine; one that cannot be written is tried again the next time.

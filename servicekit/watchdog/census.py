@@ -57,30 +57,30 @@ class Marker:
         return cls(*pieces) if len(pieces) == 3 else None  # noqa: PLR2004 - profile, run, home
 
     def same_service(self, other: Marker) -> bool:
-        """Tell whether both are runs of one and the same service."""
+        """Whether both are runs of the same service."""
         return (self.profile, self.home) == (other.profile, other.home)
 
 
 class Census:
-    """Who runs on this machine, and whose marker each carries; remembers markers once read.
+    """The processes of this machine and their markers, which are read once.
 
-    Make it before the first engine: a child that is there already is none of an engine's.
+    Make it before the first engine: a child that exists already belongs to no engine.
     """
 
     def __init__(self) -> None:
         self.memory = procfs.ProcessReader()
         self._markers: dict[tuple[int, int], Marker | None] = {}
         self._marked: tuple[Mapping[int, Stat], dict[int, Marker]] = {}, {}
-        """The last look whose markers were wanted, and those."""
+        """The last processes whose markers were read, and those."""
         children = procfs.children(os.getpid(), self.look().values())
         self._before = {(child.pid, child.started) for child in children}
 
     def look(self) -> dict[int, Stat]:
-        """Read every process anew, by pid."""
+        """Read every process, by pid."""
         return procfs.snapshot()
 
     def marked(self, processes: Mapping[int, Stat]) -> dict[int, Marker]:
-        """Give the marker of each of `processes` that carries one that may be read.
+        """Return the markers of those of `processes` that carry one that may be read.
 
         A zombie leader has no environment any more; while a thread of it lives, that has.
         """
@@ -112,7 +112,7 @@ class Census:
         return {pid: marker for (pid, _), marker in known.items() if marker}
 
     def adopted(self, processes: Mapping[int, Stat]) -> set[int]:
-        """Pick our children that engines left to us; our own helpers share our session."""
+        """Pick our children that engines left behind; our own helpers share our session."""
         session = os.getsid(0)
         return {
             child.pid
@@ -121,7 +121,7 @@ class Census:
         }
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:
-        """Give a process as a person must be able to find it again."""
+        """Describe a process so that a person can find it again."""
         return self.memory.describe(process, mib)
 
 
@@ -144,10 +144,10 @@ def _marker_in(environment: bytes) -> Marker | None:
 def reap_adopted(
     census: Census, engine: EngineProcess | None, processes: Mapping[int, Stat] | None = None
 ) -> tuple[int, ...]:
-    """Reap what engines left to us and has died since; return the pids.
+    """Reap adopted processes that have died; return their pids.
 
     The live engine's leader is left to its own `poll`, and our helpers to theirs. `processes` is a
-    look that was taken just now, where the caller has one.
+    survey that was taken just now, where the caller has one.
     """
     processes = census.look() if processes is None else processes
     reaped = []

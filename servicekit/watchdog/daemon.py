@@ -346,7 +346,7 @@ class Watchdog:
         """Ask systemd whether the whole host is going down, and stop in any case."""
         down = await evidence.going_down(user_manager=self._places.scope is Scope.USER)
         cause = down or Cause.STOP_REQUESTED
-        self._loop.post(StopRequested(time.monotonic(), cause, f"asked by {received.named}"))
+        self._loop.post(StopRequested(time.monotonic(), cause, f"requested by {received.named}"))
 
     async def _watch_loading(self) -> None:
         """Look now and then for signs that a loading engine gets on."""

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 SHELL: Final = "/bin/sh"
 PIPE_SIZE: Final = 1 << 20
-"""Bytes of output that an engine may be ahead of us: the most that an ordinary user may ask for."""
+"""Bytes of output that may wait in the pipe: the most that an ordinary user may set."""
 _KILL_ROUNDS: Final = 5
-"""Looks for processes that were forked while we were killing."""
+"""Rounds of killing what was forked meanwhile."""
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def become_subreaper() -> None:
-    """Become the parent of every descendant that loses its own, so that none escapes us."""
+    """Become the parent of every descendant that loses its own, so that none escapes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def stop_with(parent: int) -> None:
-    """Be sent a SIGTERM when `parent`, which started us, ends: nobody else would stop us then."""
+    """Set PR_SET_PDEATHSIG, so that we stop when `parent`, which is supervisord, dies."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -56,7 +56,7 @@ def delegated_cgroup() -> Path | None:
 
 
 class EngineProcess:
-    """The leader of one engine, and the way to everything that it started."""
+    """The leader of one engine, and everything that it started."""
 
     def __init__(
         self, leader: Child, output: int, marker: Marker, census: Census, group: Path | None
@@ -127,10 +127,10 @@ class EngineProcess:
         return self.leader.poll()
 
     def members(self, processes: Mapping[int, Stat] | None = None) -> dict[int, Stat]:
-        """Find its living processes, by pid: one look, without reading their memory if possible.
+        """Return its living processes, by pid.
 
-        A zombie leader of which a thread still lives is one of them. `processes` is a look that
-        was taken just now, where the caller has one.
+        A zombie leader of which a thread still lives is one of them. `processes` is a survey
+        that was taken just now, where the caller has one.
         """
         processes = self._census.look() if processes is None else processes
         roots = self._census.adopted(processes)
@@ -148,14 +148,14 @@ class EngineProcess:
         return {pid: processes[pid] for pid in found if processes[pid].alive}
 
     def tree(self) -> tuple[Process, ...]:
-        """Name its living processes."""
+        """Describe its living processes."""
         return tuple(map(self._census.describe, self.members().values()))
 
     def terminate(self) -> None:
-        """Ask it to end: the leader, and when asked again its whole process group.
+        """Send SIGTERM: to the leader, and the second time to its whole process group.
 
-        A leader drains what its workers are doing, for which they must not be ended first. What was
-        stopped is let go on, since it could not end otherwise.
+        A leader drains its workers, which must live until then. SIGCONT follows, since a stopped
+        process cannot end.
         """
         if self._asked_to_end:
             self._send_group(signal.SIGTERM)
@@ -165,7 +165,7 @@ class EngineProcess:
         self._send_group(signal.SIGCONT)
 
     def kill(self) -> None:
-        """SIGKILL its group, its control group and every other process of it."""
+        """Send SIGKILL to its process group, its control group and every process of its tree."""
         self._send_group(signal.SIGKILL)
         if self.group is not None:
             cgroups.kill(self.group)
@@ -187,7 +187,7 @@ class EngineProcess:
     def activity(self, members: Iterable[Stat]) -> Activity:
         """Add up what its processes have done so far: figures that only ever grow.
 
-        `members` are its living processes, looked at just now.
+        `members` are its living processes now.
         """
         spent = {}
         for member in members:
@@ -202,7 +202,7 @@ class EngineProcess:
         return self._activity
 
     def close(self) -> None:
-        """Let go of the leader and of its output; remove its control group if that is empty."""
+        """Close pidfd and output; remove its control group if that is empty."""
         self.leader.close()
         if self.output >= 0:
             os.close(self.output)

@@ -1,6 +1,6 @@
-"""What the watchdog speaks of: phases, policy, events, orders, memory, view. Only values.
+"""The watchdog's values: phases, policy, events and orders. `state` decides by them.
 
-Times are seconds of `CLOCK_MONOTONIC`, memory is MiB. What is made of them is in `state`.
+Times are seconds of `CLOCK_MONOTONIC`, memory is MiB.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class RunPhase(StrEnum):
 
 
 class ProbeFailure(StrEnum):
-    """How an attempt at the gate came to nothing."""
+    """How a readiness probe failed."""
 
     REFUSED = "refused"
     """Nothing listens on the port."""
     UNAVAILABLE = "unavailable"
-    """It says itself that it is not ready (503)."""
+    """It replies that it is not ready (503)."""
     UNANSWERED = "unanswered"
     """The deadline passed."""
     ERROR = "error"
-    """It answers with an error of its own (5xx)."""
+    """It replies with an error (5xx)."""
     GARBAGE = "garbage"
-    """What answers does not speak the protocol."""
+    """The reply does not follow the protocol."""
     UNAUTHORIZED = "unauthorized"
     WRONG_MODEL = "wrong-model"
     NOT_OURS = "not-ours"
@@ -58,7 +58,7 @@ class ProbeFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a profile and its host allow, in seconds and MiB."""
+    """Limits of a profile and its host, in seconds and MiB."""
 
     start_stall: float
     start_limit: float
@@ -79,7 +79,7 @@ class Policy:
 
     @classmethod
     def of(cls, profile: Profile, *, on_wsl: bool = False) -> Policy:
-        """Take the policy out of `profile`."""
+        """Return the policy of `profile`."""
         return cls(
             start_stall=profile.start.stall,
             start_limit=profile.start.limit,
@@ -102,14 +102,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """One look at who holds what this run needs."""
+    """Who holds what this run needs."""
 
     orphans: tuple[Process, ...] = ()
     """Ours, but not of the live engine: of an earlier run, or what the engine left behind."""
     foreign: tuple[Process, ...] = ()
     """Hold VRAM on our GPUs and are not ours. Never touched."""
     port_holder: Process | None = None
-    """Listens on our port and is no leftover. Not looked for while an engine lives."""
+    """Listens on our port and is no orphan. Not surveyed while an engine lives."""
     locked_by: str = ""
     """Another profile of servicekit that holds the lock on one of our GPUs."""
     gpu: GpuView = GpuView.NOT_USED
@@ -117,7 +117,7 @@ class SurveyResult:
     unattributed_mib: int = 0
     """VRAM in use above this run's baseline that no living process accounts for."""
     engine_mib: int | None = None
-    """VRAM that the engine's tree holds, where the driver tells."""
+    """VRAM that the engine's tree holds, where the driver reports it."""
 
 
 class LaunchFailedError(Exception):
@@ -180,7 +180,7 @@ class LaunchFailed:
 
 
 class Sign(StrEnum):
-    """What shows that a start gets on."""
+    """What shows that a start makes progress."""
 
     PHASE = "phase"
     LOG = "log"
@@ -202,7 +202,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class ProbePassed:
-    """Identity, ownership and a bounded completion: the engine really answers."""
+    """Identity, ownership and a bounded completion: the engine answers."""
 
     at: float
     contexts: Contexts
@@ -210,7 +210,7 @@ class ProbePassed:
 
 @dataclass(frozen=True, slots=True)
 class ProbeFailed:
-    """An attempt at the gate came to nothing; `identified` says that the right model was listed."""
+    """A readiness probe failed; `identified` says that the right model was listed."""
 
     at: float
     failure: ProbeFailure
@@ -228,7 +228,7 @@ class CountersRead:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Silent badness seen (or seen to be over) in logs, metrics or figures."""
+    """A condition was seen (or seen to be over) in logs, metrics or figures."""
 
     at: float
     reason: Reason
@@ -246,7 +246,7 @@ class EngineExited:
 
 @dataclass(frozen=True, slots=True)
 class FaultSeen:
-    """Something outside the engine ended this run: a fatal Xid, a signal from a stranger."""
+    """Something outside the engine ends this run: a fatal Xid, a signal from a foreign process."""
 
     at: float
     fault: Fault
@@ -309,12 +309,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class RunProbe:
-    """Try the gate within the profile's deadline; answer with `ProbePassed` or `ProbeFailed`."""
+    """Run the readiness probe within its deadline; answer with `ProbePassed` or `ProbeFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CancelProbe:
-    """Drop the attempt under way, if there is one; it answers nothing."""
+    """Drop the probe under way, if there is one; it answers nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class ReportReady:
-    """Tell the manager READY=1: once in a run."""
+    """Send READY=1 to the manager: once in a run."""
 
 
 @dataclass(frozen=True, slots=True)

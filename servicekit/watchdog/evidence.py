@@ -1,6 +1,6 @@
 """Evidence for how a run ends: who sent a signal, whether the host goes down, what ran out.
 
-Everything here only looks. Each look is cheap, or bounded, and "cannot tell" is an answer.
+Everything here only reads, cheaply or within a limit, and "cannot tell" is an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 WATCHED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals of which we want to know the sender."""
+"""Signals whose sender matters."""
 _SI_USER: Final = 0
 """`si_code` of a signal that a process sent; negative codes are other ways of sending."""
 NOLOGIN_LIMIT: Final = 0.5
@@ -34,7 +34,7 @@ STOPPING_LIMIT: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A signal that we were sent, and what the kernel knows of its sender."""
+    """A signal that was received, and what the kernel knows about its sender."""
 
     number: int
     code: int
@@ -51,7 +51,7 @@ class Received:
 
     @property
     def named(self) -> str:
-        """Say what came from whom: `SIGTERM from pid 812 (alice, kill 700)`."""
+        """Name signal and sender: `SIGTERM from pid 812 (alice, kill 700)`."""
         name = signal.Signals(self.number).name
         if self.from_kernel:
             return f"{name} from the terminal"
@@ -62,7 +62,7 @@ class Received:
 
 
 def cause_of(received: Received, managers: Collection[int]) -> Cause:
-    """Tell whether a signal asks us to stop; `managers` are pid 1 and our parents, then and now.
+    """Return whether a signal asks us to stop; `managers` are pid 1 and our parents, then and now.
 
     A sender outside our pid namespace is who started the container: as good as a manager.
     """
@@ -73,7 +73,7 @@ def cause_of(received: Received, managers: Collection[int]) -> Cause:
 
 
 class SignalWatch:
-    """Waits for `WATCHED` in a thread of its own, the only place that learns who sent them.
+    """Waits for `WATCHED` in a thread of its own: only `sigwaitinfo` reports who sent them.
 
     Make it in the main thread and before any other thread: the signals are blocked from then on,
     in this thread and in those that it will start. The sender's command line is read at once, since
@@ -139,12 +139,12 @@ async def _comes(path: str, limit: float, is_there: Callable[[str], bool]) -> bo
 
 
 async def _state_of(limit: float, *options: str) -> str:
-    """Return systemd's word for its own state, "" when it does not know or answer in time."""
+    """Return systemd's own state, "" when it does not know it or does not answer in time."""
     try:
-        said = await output(["systemctl", *options, "is-system-running"], limit=limit)
+        reply = await output(["systemctl", *options, "is-system-running"], limit=limit)
     except NoReplyError:
         return ""
-    word = said.strip()
+    word = reply.strip()
     return "" if word in {"unknown", "offline"} else word  # the bus is going, or gone
 
 
@@ -162,14 +162,14 @@ def _text(path: str) -> str:
 
 
 def on_wsl(text: Callable[[str], str] = _text) -> bool:
-    """Tell whether this is a WSL distribution."""
+    """Whether this is a WSL distribution."""
     release = text("/proc/sys/kernel/osrelease").lower()
     return "microsoft" in release or text("/run/systemd/container") == "wsl"
 
 
 @dataclass(frozen=True, slots=True)
 class OomKills:
-    """How many processes the kernel's OOM killer has killed so far; `None` where it is not told."""
+    """How many processes the OOM killer has killed so far; `None` where that is not reported."""
 
     group: int | None
     """In our service's control group."""
@@ -207,7 +207,7 @@ class OomProof:
 
 
 def oom_evidence(before: OomKills, after: OomKills) -> OomProof | None:
-    """Say what the counters prove; `None` when they prove nothing.
+    """Conclude from the counters; `None` when they prove nothing.
 
     A group counts every process of it that was killed, be it for the host's memory or for its own.
     """

@@ -22,7 +22,7 @@ class Holders:
     """Whose a GPU's memory is, in MiB over all GPUs that were looked at."""
 
     engine_mib: int | None
-    """`None` where that cannot be told."""
+    """`None` where that is not known."""
     orphans: Mapping[int, int | None]
     """By pid."""
     foreign: Mapping[int, int | None]
@@ -42,14 +42,14 @@ def attribute(
     baseline: Mapping[str, int],
     whole_host: bool,
 ) -> Holders:
-    """Say whose the memory of `devices` is. Pure.
+    """Attribute the memory of `devices`. Pure.
 
     `engine` are the live engine's pids, `None` without one; `living` is every process that can be
     seen, and `whole_host` whether that is every process there is. What the driver cannot attribute
     is judged by what is in use above `baseline`: the engine's while there is one, else nobody's.
     """
     of_engine = unattributed = 0
-    told = True
+    reported = True
     left: dict[int, int | None] = {}
     foreign: dict[int, int | None] = {}
     least = dict(baseline)
@@ -67,21 +67,21 @@ def attribute(
                 owner = pid if pid in living else 0
                 foreign[owner] = _sum(foreign.get(owner, 0), mib)
                 accounted += mib or 0
-        if device.used is None:  # memory shared with the CPU: what is free there tells nothing
+        if device.used is None:  # memory shared with the CPU: what is free there says nothing
             of_engine += listed
             continue
         rest = max(0, device.used - accounted - listed)
         base = least.get(device.uuid)
         if engine is not None and not listed:
-            # Not told (WSL), or not by a pid that means anything here: it is ours by its growth.
-            told = told and base is not None
+            # Not reported (WSL), or by a pid of another namespace: it is ours by its growth.
+            reported = reported and base is not None
             of_engine += max(0, rest - (rest if base is None else base))
             continue
         of_engine += listed
         if known or engine is None:
             least[device.uuid] = min(rest, rest if base is None else base)
         unattributed += max(0, rest - least.get(device.uuid, rest))
-    return Holders(of_engine if told else None, left, foreign, unattributed, least)
+    return Holders(of_engine if reported else None, left, foreign, unattributed, least)
 
 
 def _sum(one: int | None, other: int | None) -> int | None:
@@ -95,7 +95,7 @@ def holds_gpu(
     links: Callable[[int], Iterable[str]] = procfs.links,
     threads: Callable[[int], Iterable[int]] = procfs.threads,
 ) -> bool:
-    """Tell whether a process has a GPU's memory open, even one whose leader is a zombie.
+    """Return whether a process has a GPU's memory open, even one whose leader is a zombie.
 
     Who only watches a GPU opens the same devices, but the unified-memory device is mapped by none
     but a CUDA context. On WSL there is one device for everything, and who has it open may hold.

@@ -1,6 +1,6 @@
-"""Silent badness: what the engine's own figures say of a service that answers. Pure.
+"""Conditions that only the figures of an answering engine show. Pure.
 
-`look` turns readings into `Observed` events; which of them end in a restart is the profile's say.
+`look` turns readings into `Observed` events; the profile says which of them end in a restart.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def _grown(first: Counters | None, now: Counters) -> tuple[float, float]:
 def _rate(window: Window, now: Counters, at: float, floor: float) -> tuple[Window, list[Observed]]:
     """Compare the decode rate with the floor, over readings between which decoding never paused.
 
-    An engine that tells its decoding seconds is taken at its word. Else there are tokens over time,
-    which is only ever too low while requests come and go: it may clear, but not accuse.
+    An engine's own decoding seconds count. Otherwise there are tokens over time, which is only ever
+    too low while requests come and go: that may clear the condition, but not set it.
     """
     last = window.last
     if floor <= 0 or last is None or now.generated is None or last.generated is None:
         return window, []
     grown = now.generated - last.generated
     begins = last.decode_seconds is None and now.decode_seconds is not None
-    if grown <= 0 or begins:  # an engine may tell its seconds only after its first request
+    if grown <= 0 or begins:  # an engine may report its seconds only after its first request
         return replace(window, generated=0.0, seconds=0.0), []
     if now.decode_seconds is not None and last.decode_seconds is not None:
         seconds = now.decode_seconds - last.decode_seconds

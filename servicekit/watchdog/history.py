@@ -44,10 +44,10 @@ class Holdoff:
 
 
 def holdoff(records: Iterable[Record], now: Dated, policy: Restart) -> Holdoff:
-    """Conclude how a run that begins now is to hold off.
+    """Conclude how long a run that begins now holds off.
 
     Faults in a row count until one run was ready for `policy.healthy` seconds, an operator started
-    the service (`forgiven`), or a run ended in a way that only an operator's start follows. A run
+    the service (`reset`), or a run ended in a way that only an operator's start follows. A run
     has one fault, its first.
     """
     faults: list[Record] = []
@@ -83,19 +83,19 @@ def holdoff(records: Iterable[Record], now: Dated, policy: Restart) -> Holdoff:
 def unfinished(
     records: Sequence[Record], *, boot_id: str, pid1_started: int, on_wsl: bool
 ) -> tuple[str, Fault] | None:
-    """Tell which run before this one has no ending, and how it must have ended; else `None`.
+    """Find the previous run where it has no ending, and how it must have ended; else `None`.
 
     A virtual machine that was stopped has another boot id; a WSL distribution that was restarted
     within its virtual machine has the same one, and a first process that started later.
     """
-    from servicekit.diagnosis.fault import Fault  # many classes, which `status` does without
+    from servicekit.diagnosis.fault import Fault  # many classes, which `status` does not need
 
     run = next((record.run for record in reversed(records) if record.run), None)
     of_run = [record for record in records if record.run == run]
     if run is None or any(record.kind in {Kind.GONE, Kind.FAULT} for record in of_run):
         return None
     last = of_run[-1]
-    seen = f"last heard of at {last.at.isoformat(timespec='seconds')}"
+    seen = f"last record at {last.at.isoformat(timespec='seconds')}"
     stop = next((record for record in of_run if record.kind is Kind.STOPPING), None)
     if stop is not None and stop.cause is not None:
         return run, Fault(stop.cause, f"cut off while it was stopping, {seen}")
@@ -105,13 +105,13 @@ def unfinished(
     elif on_wsl:
         cause, what = Cause.IDLE_KILL, "WSL stopped the virtual machine or the distribution"
     else:
-        cause, what = Cause.POWER_LOSS, "the host went down without stopping it"
+        cause, what = Cause.POWER_LOSS, "the host went down without a shutdown"
     return run, Fault(cause, f"{what}; {seen}", cause.remedies[0])
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One run, as its records tell it."""
+    """One run, summed up from its records."""
 
     run: str
     began: datetime
@@ -132,16 +132,16 @@ def runs(records: Iterable[Record]) -> tuple[RunSummary, ...]:
     for record in records:
         if record.run:
             of_run.setdefault(record.run, []).append(record)
-    return tuple(_summed(run, told) for run, told in of_run.items())
+    return tuple(_summed(run, entries) for run, entries in of_run.items())
 
 
-def _summed(run: str, told: Sequence[Record]) -> RunSummary:
+def _summed(run: str, entries: Sequence[Record]) -> RunSummary:
     first: dict[Kind, Record] = {}
-    for record in told:
+    for record in entries:
         first.setdefault(record.kind, record)
     gone, why = first.get(Kind.GONE), first.get(Kind.FAULT) or first.get(Kind.STOPPING)
     launched, ready = first.get(Kind.LAUNCHED), first.get(Kind.READY)
-    boot = [record for record in told if record.kind in {Kind.PHASE, Kind.READY}]
+    boot = [record for record in entries if record.kind in {Kind.PHASE, Kind.READY}]
     phases: dict[str, float] = {}
     for entered, left in pairwise(boot):
         if entered.kind is Kind.PHASE:
@@ -149,7 +149,7 @@ def _summed(run: str, told: Sequence[Record]) -> RunSummary:
             phases[name] = phases.get(name, 0.0) + _seconds(entered, left)
     return RunSummary(
         run=run,
-        began=told[0].at,
+        began=entries[0].at,
         ended=gone.at if gone else None,
         code=gone.fields.get("code") if gone else None,
         cause=why.cause if why else None,
@@ -180,7 +180,7 @@ class PhaseTime:
 
     @property
     def slow(self) -> bool:
-        """Whether it stands out: twice as long as usual, and by more than a breath."""
+        """Whether it stands out: twice as long as usual, and by more than a second."""
         longer = self.seconds - (self.usual if self.usual is not None else self.seconds)
         return longer > max(1.0, self.usual or 0.0)
 
@@ -196,12 +196,12 @@ def phase_times(records: Iterable[Record]) -> tuple[PhaseTime, ...]:
 
 
 def baselines(records: Iterable[Record], boot_id: str) -> dict[str, int]:
-    """MiB in use on each GPU without a process of ours: the least that was seen since this boot."""
+    """MiB in use on each GPU without a process of ours: the least recorded since this boot."""
     least: dict[str, int] = {}
     for record in records:
-        found = record.fields.get("baseline")
-        if record.boot_id == boot_id and isinstance(found, dict):
-            for gpu, mib in found.items():
+        baseline = record.fields.get("baseline")
+        if record.boot_id == boot_id and isinstance(baseline, dict):
+            for gpu, mib in baseline.items():
                 least[gpu] = min(mib, least.get(gpu, mib))
     return least
 

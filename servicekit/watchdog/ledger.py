@@ -1,8 +1,8 @@
 """The ledger: the append-only history of a profile's runs, and all that is concluded from it.
 
 One JSON object per line, each on disk before the next thing happens, so that even a run that was
-cut off has told how far it came. A torn last line is what a power cut leaves: it is passed over.
-What is concluded is concluded by pure functions over the records.
+cut off has recorded how far it came. A torn last line, left by a power cut, is
+passed over. `history` draws the conclusions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1  # of the records; each run's first record carries it
 SIZE_LIMIT: Final = 1 << 20
-"""Bytes after which the ledger is written anew with its newest half."""
+"""Bytes after which the ledger is rewritten with its newest half."""
 LARGEST: Final = 4 * SIZE_LIMIT
 """Bytes beyond which a file is not the ledger of a watchdog, and is not read."""
 HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
@@ -47,7 +47,7 @@ class Kind(StrEnum):
     LAUNCHED = "launched"
     """The engine was started. Carries `engine_pid` and the GPUs' `baseline` in MiB."""
     PHASE = "phase"
-    """The engine's log told a boot phase, in `boot`."""
+    """The engine's log named a boot phase, in `boot`."""
     READY = "ready"
     DEGRADED = "degraded"
     RECOVERED = "recovered"
@@ -91,7 +91,7 @@ UNCOUNTED: Final = frozenset(
         Cause.SUSPEND,
     }
 )
-"""Causes that say nothing against the engine: they cost no hold-off and nothing of the budget."""
+"""Causes that are not the engine's fault: no hold-off follows, and the budget stays."""
 
 CHAIN_ENDS: Final = frozenset({ExitCode.OK, ExitCode.UNAVAILABLE, ExitCode.CONFIG})
 """Codes after which only an operator starts the service again, which begins a new budget."""
@@ -219,7 +219,7 @@ class Ledger:
         return record
 
     def _compact(self) -> None:
-        """Write the ledger anew with its newest records."""
+        """Rewrite the ledger with its newest records."""
         kept = newest(read(self.path), self._size_limit // 2)
         replace(self.path, "".join(f"{record.line()}\n" for record in kept), durable=True)
         os.close(self._file)
@@ -235,7 +235,7 @@ def reset_faults(path: Path, *, boot_id: str) -> None:
     """Note that an operator starts the service: what failed before no longer counts.
 
     It may be called beside a watchdog: one short line is appended as a whole. Where there is no
-    ledger there is nothing to forgive.
+    ledger there is nothing to reset.
     """
     record = Record(now(), boot_id, "", Kind.RESET, boottime=clock.boottime())
     with suppress(FileNotFoundError):
@@ -247,7 +247,7 @@ def reset_faults(path: Path, *, boot_id: str) -> None:
 
 
 def _open(path: Path) -> tuple[int, bool]:
-    """Open a ledger for appending; tell whether its last line is torn."""
+    """Open a ledger for appending; return whether its last line is torn."""
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
     with suppress(PermissionError):
         os.fchmod(file, 0o644)  # `servicekit history` is for everyone, whatever the unit's umask
@@ -262,10 +262,10 @@ def _lock(directory: Path) -> int:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise UserError(
-            f'profile "{directory.name}" is being watched already, by pid {holder}',
+            f'profile "{directory.name}" is already being watched by pid {holder}',
             hint=f"stop that one first: `servicekit stop {directory.name}`",
         )
-    with suppress(OSError):  # on a full disk the lock holds all the same, it only has no name in it
+    with suppress(OSError):  # on a full disk the lock holds, without a pid in it
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock

@@ -1,7 +1,7 @@
 """The loop: one queue, one consumer. It owns the run's memory and performs what `step` orders.
 
-Handlers only post; every wait is bounded by `wake_at` or by the manager's watchdog. What an order
-needs of the world is behind `World`, so that the loop can be tested with a world that only records.
+Handlers only post; every wait is bounded by `wake_at` or by the manager's watchdog. Orders are
+performed by a `World`, so that the loop can be tested with one that only records.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from servicekit.watchdog.view import View
 
 JUMP: Final = 5.0
-"""Seconds that wall-clock and monotonic time may drift apart between two looks, or that the loop
+"""Seconds that wall-clock and monotonic time may drift apart between two wake-ups, or that the loop
 may wake too late; more is a machine that suspended, or a pause of everything that runs on it."""
 
 
@@ -66,25 +66,25 @@ class World(Protocol):
         """SIGKILL orphans, each checked again."""
 
     async def survey(self) -> SurveyResult:
-        """Look who holds what this run needs, within a bound of its own."""
+        """Survey who holds what this run needs, within a limit of its own."""
 
     async def probe(self) -> ProbePassed | ProbeFailed:
-        """Try the gate within its deadline."""
+        """Run the readiness probe within its deadline."""
 
     async def read_counters(self) -> Counters | None:
-        """Read the engine's metrics within a bound of its own."""
+        """Read the engine's counters within a limit of its own."""
 
     def report_ready(self) -> None:
-        """Tell the manager that the service is ready."""
+        """Send READY=1 to the manager."""
 
     def extend_timeout(self, seconds: float) -> None:
-        """Ask the manager for patience."""
+        """Extend the manager's timeout."""
 
     def keep_alive(self) -> float:
-        """Tell the manager that the loop turns; return the seconds until it must hear so again."""
+        """Send WATCHDOG=1; return the seconds until it is due again."""
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
-        """Publish and record what is different now."""
+        """Publish and record a change."""
 
 
 class Loop:
@@ -95,12 +95,12 @@ class Loop:
         self._world = world
         self._memory = Memory()
         self._events: asyncio.Queue[Event] = asyncio.Queue()
-        self._gate: asyncio.Task[None] | None = None
+        self._probe: asyncio.Task[None] | None = None
         self._answer: ProbePassed | ProbeFailed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._drift = _drift()
         self._back_at = time.monotonic()
-        """When we meant to be awake again, or were last."""
+        """When the loop meant to wake, or last did."""
         self._bug: BaseException | None = None
         self._code: ExitCode | None = None
 
@@ -122,19 +122,19 @@ class Loop:
                 while not self._events.empty():
                     self._take(self._events.get_nowait())
         finally:
-            for task in (*self._tasks, *([self._gate] if self._gate else [])):
+            for task in (*self._tasks, *([self._probe] if self._probe else [])):
                 task.cancel()
         return self._code
 
     async def _next(self) -> Event:
         """Wait for an event or the next deadline, awake often enough for the manager's watchdog."""
         while True:
-            quiet = self._world.keep_alive()
-            if missed := self._missed():
-                return ClockJumped(time.monotonic(), missed)
+            longest = self._world.keep_alive()
+            if jump := self._jump():
+                return ClockJumped(time.monotonic(), jump)
             now = time.monotonic()
             due = wake_at(self._policy, self._memory)
-            wait = quiet if due is None else min(quiet, max(0.0, due - now))
+            wait = longest if due is None else min(longest, max(0.0, due - now))
             self._back_at = now + wait
             try:
                 event = await asyncio.wait_for(self._events.get(), wait)
@@ -142,18 +142,18 @@ class Loop:
                 event = TimePassed(time.monotonic())
             if self._bug is not None:
                 raise self._bug
-            if missed := self._missed():
+            if jump := self._jump():
                 self._events.put_nowait(event)
-                return ClockJumped(time.monotonic(), missed)
+                return ClockJumped(time.monotonic(), jump)
             if not isinstance(event, TimePassed) or (due is not None and event.at >= due):
                 return event
 
-    def _missed(self) -> float:
-        """Tell how many seconds we slept or were not run since the last look; 0 for a few."""
+    def _jump(self) -> float:
+        """Return the seconds for which we were suspended or not scheduled; 0 for a few."""
         now, drift = time.monotonic(), _drift()
-        late, jump = now - self._back_at, abs(drift - self._drift)
+        late, apart = now - self._back_at, abs(drift - self._drift)
         self._back_at, self._drift = now, drift
-        return max((seconds for seconds in (late, jump) if seconds > JUMP), default=0.0)
+        return max((seconds for seconds in (late, apart) if seconds > JUMP), default=0.0)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, ProbePassed | ProbeFailed) and event is not self._answer:
@@ -175,11 +175,11 @@ class Loop:
             case Launch():
                 self._launch()
             case RunProbe():
-                self._gate = self._spawned(self._try())
+                self._probe = self._spawned(self._try())
             case CancelProbe():
                 self._answer = None
-                if self._gate is not None:
-                    self._gate.cancel()
+                if self._probe is not None:
+                    self._probe.cancel()
             case ReadCounters():
                 self._spawn(self._read())
             case Terminate():
@@ -224,7 +224,7 @@ class Loop:
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Let a bug in a task end the run loudly: its answer would be waited for in vain."""
+        """Let a bug in a task end the run: nobody would answer for it."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._bug = error
@@ -232,5 +232,5 @@ class Loop:
 
 
 def _drift() -> float:
-    """Wall-clock minus monotonic time: it jumps when the machine slept or the VM was paused."""
+    """Wall-clock minus monotonic time: it jumps when the machine was suspended or the VM paused."""
     return time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()

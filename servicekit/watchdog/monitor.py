@@ -1,7 +1,7 @@
-"""How one engine is: learnt by asking it, by reading what it prints, and from how it ended.
+"""How one engine is: by the readiness probe, its counters, its log, and how it ended.
 
-Loaded when the engine has been launched, with all that it needs, an HTTP client and the signatures
-of logs among it: after a crash, the next engine must not wait for what will only look at it.
+Loaded after the launch, with an HTTP client and the signatures of logs: after a crash the next
+engine must not wait for them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OUTSIDE_SIGNALS: Final = frozenset(
 )
 """Signals that no program gets by a mistake of its own."""
 ENDS_ITSELF: Final = frozenset({Cause.HUNG, Cause.START_STALLED, Cause.WORKER_DIED})
-"""After what engines kill their own process tree."""
+"""Causes after which engines kill their own process tree."""
 
 
 def _unfenced(_: str) -> AbstractContextManager[None]:
@@ -47,7 +47,7 @@ def _unfenced(_: str) -> AbstractContextManager[None]:
 
 
 class EngineMonitor:
-    """Examines the engine of one run, and posts what it finds without being asked."""
+    """Monitors the engine of one run, and posts what it observes."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class EngineMonitor:
         self._reader = LogReader(profile.engine)
         self._logged_at = 0.0
         self._boot = ""
-        self._told_of_graph = False
+        self._graph_reported = False
 
     async def _owner(self) -> Ownership:
         holder = self._port_holder()
@@ -79,7 +79,7 @@ class EngineMonitor:
         return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)
 
     async def gate(self) -> ProbePassed | ProbeFailed:
-        """Try the gate within its deadline."""
+        """Run the readiness probe within its deadline."""
         result = await self._prober.gate()
         now = time.monotonic()
         if isinstance(result, NotReady):
@@ -87,13 +87,13 @@ class EngineMonitor:
         return ProbePassed(now, self._with_log(result.contexts))
 
     def _with_log(self, contexts: Contexts) -> Contexts:
-        """Take from the log what the engine's API does not tell of its context."""
+        """Add from the log what the engine's API does not report about its context."""
         if contexts.physical is not None:
             return contexts
         return replace(contexts, physical=self._reader.facts.kv_tokens)
 
     async def counters(self) -> Counters | None:
-        """Read the engine's counters within a bound, and post what they say of its health."""
+        """Read the engine's counters within a limit, and post the conditions that follow."""
         counters = await self._prober.counters()
         if counters is not None:
             with self._fenced("the engine's figures"):
@@ -107,7 +107,7 @@ class EngineMonitor:
             self._post(observed)
 
     def read(self, data: bytes) -> None:
-        """Take what the engine has printed, and post how far it is."""
+        """Take what the engine has printed, and post its progress."""
         now = time.monotonic()
         self._reader.feed(data, now)
         boot = str(self._reader.phase or "")
@@ -117,8 +117,8 @@ class EngineMonitor:
         elif now - self._logged_at >= LOG_SIGN:
             self._logged_at = now
             self._post(Progressed(now, Sign.LOG))
-        if self._reader.facts.draft_graph_disabled and not self._told_of_graph:
-            self._told_of_graph = True
+        if self._reader.facts.draft_graph_disabled and not self._graph_reported:
+            self._graph_reported = True
             sentence = "the draft model's CUDA graph is disabled: decoding is several times slower"
             reason = Reason.DRAFT_GRAPH_DISABLED
             self._post(Observed(now, reason, present=True, sentence=sentence))
@@ -126,8 +126,8 @@ class EngineMonitor:
     def why(self, status: ExitStatus, oom: OomProof | None) -> Fault:
         """Conclude why the engine ended; `oom` is what proves that the kernel killed for memory.
 
-        What the log says outright stands. Where it only hints, or the end alone speaks, the
-        kernel's counters and who may have sent a signal are better evidence.
+        A clear line in the log decides. Otherwise the kernel's counters and the possible sender of
+        a signal are better evidence.
         """
         self._reader.close()
         reading = self._reader.reading()
@@ -144,8 +144,8 @@ class EngineMonitor:
             return fault
         killed = status.signal == signal.SIGKILL or found.cause is Cause.WORKER_DIED
         if oom is not None and (oom.own or killed):
-            said = f"; its log: {found.sentence}" if found.signature else ""
-            sentence = oom.sentence + said
+            log = f"; its log: {found.sentence}" if found.signature else ""
+            sentence = oom.sentence + log
             return Fault(Cause.OOM_KILL, sentence, Cause.OOM_KILL.remedies[0])
         # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
         itself = found.cause in ENDS_ITSELF or (
@@ -153,10 +153,10 @@ class EngineMonitor:
             and any("sigquit" in line.lower() for line in reading.tail)
         )
         if status.signal in OUTSIDE_SIGNALS and not itself:
-            sentence = f"the engine was ended by {status.named}, which nobody here sent"
+            sentence = f"the engine was ended by {status.named} from outside"
             return Fault(Cause.OUTSIDE_KILL, sentence, Cause.OUTSIDE_KILL.remedies[0])
         return fault
 
     async def close(self) -> None:
-        """Close every connection to the engine."""
+        """Close all connections to the engine."""
         await self._prober.close()

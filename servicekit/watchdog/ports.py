@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PortHolder:
-    """Who would answer a connection to a port."""
+    """Who would accept a connection to a port."""
 
     ours: bool | None
-    """Whether every socket that may be reached is the engine's; `None` when that is hidden."""
+    """Whether every socket that may be reached is the engine's; `None` where that is hidden."""
     process: Process | None = None
     """The first that is not the engine's."""
 
@@ -35,8 +35,8 @@ def port_holder(
 ) -> PortHolder | None:
     """Find who listens on `host` and `port`; `None` when nobody does.
 
-    A connection that is refused answers at once, while the kernel's table of sockets takes
-    milliseconds to read, which is too much for a question that is asked ten times per second.
+    A refused connection is known at once, while the kernel's table of sockets takes milliseconds to
+    read, which is too long for a probe that runs ten times per second.
     """
     found = () if refused(host, port) else listeners(host, port)
     if not found:

@@ -1,9 +1,9 @@
-"""The gate, asked over HTTP: ownership, identity and one bounded completion.
+"""The readiness probe, over HTTP: ownership, identity and one bounded completion.
 
-A listening port, a `/health` of 200 or a list of models is never enough: readiness is an answer.
+A listening port, a `/health` of 200 or a list of models is never enough: ready is what answers.
 Every attempt has one deadline for all of its requests together, since an HTTP client's own timeouts
 are per read, and a server that trickles would hold them open for ever. The client is the one that
-httpx stands on: what httpx adds is of no use on loopback, and takes 8 MiB for as long as we live.
+httpx stands on: what httpx adds is of no use on loopback, and costs 8 MiB.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Owner(StrEnum):
     OURS = "ours"
     FOREIGN = "foreign"
     UNKNOWN = "unknown"
-    """Something listens, and whose it is may not be looked at."""
+    """Something listens, and whose it is is not visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The engine really answers."""
+    """The engine answers."""
 
     contexts: Contexts
     completion: Completion
@@ -70,7 +70,7 @@ class Passed:
 
 @dataclass(frozen=True, slots=True)
 class NotReady:
-    """It does not; `identified` tells that the right model was listed before the attempt failed."""
+    """It does not; `identified` says that the right model was listed before that."""
 
     failure: ProbeFailure
     sentence: str
@@ -85,17 +85,17 @@ class _NotReadyError(Exception):
 
 
 async def anyone() -> Ownership:
-    """Take any listener for ours: for a probe from outside, which does not know the run."""
+    """Accept any listener: for a probe from outside, which does not know the run."""
     return Ownership(Owner.UNKNOWN)
 
 
 async def not_looked_at() -> bool | None:
-    """Leave open whether the engine holds VRAM."""
+    """Do not check whether the engine holds VRAM."""
     return None
 
 
 class Prober:
-    """Asks one engine on loopback. Use it as an asynchronous context manager."""
+    """Probes one engine on loopback. Use it as an asynchronous context manager."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Prober:
         self._owner = owner
         self._holds_vram = holds_vram
         self._passed = False
-        """Whether the gate has been passed: the pool does not change while the engine lives."""
+        """Whether a probe has passed: the pool does not change while the engine lives."""
         self._physical: int | None = None
         host = f"[{profile.host}]" if ":" in profile.host else profile.host
         self._base = f"http://{host}:{profile.port}"
@@ -138,10 +138,10 @@ class Prober:
         await self._client.aclose()
 
     async def gate(self) -> Passed | NotReady:
-        """Try the whole gate within the profile's `probe.deadline`.
+        """Run the whole probe within the profile's `probe.deadline`.
 
-        The look at the VRAM comes after it and has a bound of its own: a driver that does not
-        answer must not pass for an engine that does not.
+        The check of the VRAM comes after it and has a limit of its own: a driver that does not
+        answer must not be mistaken for an engine that does not.
         """
         identified = False
         stage = "/v1/models"
@@ -162,13 +162,13 @@ class Prober:
         except TimeoutError:
             sentence = f"no answer to {stage} within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence, identified)
-        except _NotReadyError as missed:
-            return NotReady(missed.failure, missed.sentence, identified)
+        except _NotReadyError as error:
+            return NotReady(error.failure, error.sentence, identified)
         self._passed, self._physical = True, contexts.physical
         return Passed(contexts, completion)
 
     async def identity(self) -> NotReady | None:
-        """Only ask whether the right model is listed: alive, not ready. `None` when it is."""
+        """Only check whether the right model is listed: alive, not ready. `None` when it is."""
         try:
             async with asyncio.timeout(self._profile.probe.deadline):
                 await self._check_owner()
@@ -176,12 +176,12 @@ class Prober:
         except TimeoutError:
             sentence = f"no answer to /v1/models within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence)
-        except _NotReadyError as missed:
-            return NotReady(missed.failure, missed.sentence)
+        except _NotReadyError as error:
+            return NotReady(error.failure, error.sentence)
         return None
 
     async def counters(self) -> Counters | None:
-        """Read the progress counters; `None` where the engine does not tell them."""
+        """Read the progress counters; `None` where the engine does not report them."""
         path = self._engine.metrics_path
         if path is None:
             return None
@@ -199,7 +199,7 @@ class Prober:
             case Owner.NOBODY:
                 raise _NotReadyError(ProbeFailure.REFUSED, f"nothing listens on port {port}")
             case Owner.FOREIGN:
-                sentence = f"port {port} is answered by {found.who}, which is not of this run"
+                sentence = f"port {port} is served by {found.who}, not by this engine"
                 raise _NotReadyError(ProbeFailure.NOT_OURS, sentence)
             case Owner.OURS | Owner.UNKNOWN:
                 return
@@ -216,7 +216,7 @@ class Prober:
         name = self._profile.served_name
         listed = quote(", ".join(f'"{each}"' for each in names)) or "nothing"
         sentence = f'serves {listed}, not "{name}"'
-        if name in names:  # an engine that tells what is behind the name
+        if name in names:  # an engine that reports what is behind the name
             sentence = f'serves another model than "{self._profile.model}" as "{name}"'
         raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
 
@@ -229,7 +229,9 @@ class Prober:
         except ShapeError as error:
             raise _NotReadyError(ProbeFailure.GARBAGE, f"the completion: {error}") from None
         if not self._engine.answers_as(completion.model, self._profile):
-            sentence = f'answers as "{quote(completion.model)}", not "{self._profile.served_name}"'
+            sentence = (
+                f'replied as model "{quote(completion.model)}", not "{self._profile.served_name}"'
+            )
             raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
         self._check_answer(completion)
         return completion
@@ -237,7 +239,7 @@ class Prober:
     def _check_answer(self, completion: Completion) -> None:
         """Refuse what is no answer.
 
-        A model that was cut off while it still thought has given one, without any text.
+        A model that was cut off while it was thinking has answered, without any text.
         """
         text = completion.text.strip()
         if completion.completion_tokens < 1:
@@ -290,19 +292,19 @@ class Prober:
             ) from None
 
     def _refuse(self, status: int, body: str, what: str) -> NoReturn:
-        said = f"{what} is answered by {status}: {quote(body)}"
+        sentence = f"{what} returned {status}: {quote(body)}"
         match status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
-                sentence = f"{what} is answered by {status}: it wants another API key"
+                sentence = f"{what} returned {status}: the API key is not accepted"
                 raise _NotReadyError(ProbeFailure.UNAUTHORIZED, sentence)
             case HTTPStatus.SERVICE_UNAVAILABLE | HTTPStatus.TOO_MANY_REQUESTS:
-                raise _NotReadyError(ProbeFailure.UNAVAILABLE, said)
+                raise _NotReadyError(ProbeFailure.UNAVAILABLE, sentence)
             case HTTPStatus.NOT_FOUND if "does not exist" in body:
-                raise _NotReadyError(ProbeFailure.WRONG_MODEL, said)
+                raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
             case _ if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise _NotReadyError(ProbeFailure.ERROR, said)
+                raise _NotReadyError(ProbeFailure.ERROR, sentence)
             case _:
-                raise _NotReadyError(ProbeFailure.GARBAGE, said)
+                raise _NotReadyError(ProbeFailure.GARBAGE, sentence)
 
     async def _get(self, path: str) -> tuple[int, str]:
         return await self._send("GET", path, None)

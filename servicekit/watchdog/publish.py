@@ -1,4 +1,4 @@
-"""What the world is told of a run: the service manager by sd_notify, everybody by `state.json`."""
+"""The published state of a run: sd_notify for the service manager, `state.json` for everyone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 SEND_LIMIT: Final = 1.0
-"""Seconds that the manager's socket may take a message in; it takes microseconds."""
+"""Seconds that the manager's socket may take to accept a message; it takes microseconds."""
 STATUS_LENGTH: Final = 1000
 """Characters of a status line; a datagram of more than 4096 bytes would be dropped as a whole."""
 
@@ -70,8 +70,8 @@ class NotifyError(UserError):
 
     def __init__(self, what: str, error: Exception) -> None:
         super().__init__(
-            f"cannot tell the service manager {what}: {error}",
-            hint="see that NOTIFY_SOCKET is the manager's own",
+            f"cannot notify the service manager{what}: {error}",
+            hint="check that NOTIFY_SOCKET is the manager's socket",
             code=ExitCode.TEMPFAIL,
         )
 
@@ -87,28 +87,28 @@ class Notifier:
         self._notifier = None
         self._status = ""
         self.lost = 0
-        """Messages that the manager did not take in."""
+        """Messages that the manager did not accept."""
         if os.environ.get("NOTIFY_SOCKET"):
             from sdnotify import SystemdNotifier
 
             try:
                 self._notifier = SystemdNotifier(debug=True)
             except OSError as error:
-                raise NotifyError("anything", error) from None
+                raise NotifyError("", error) from None
             self._notifier.socket.settimeout(SEND_LIMIT)
         self.interval = _watchdog_interval(os.environ)
         """Seconds within which `keep_alive` must be called; `None` when nobody waits for it."""
 
     def ready(self, status: str) -> None:
-        """Tell that the service is ready; raise `NotifyError` where that is lost."""
+        """Send READY=1; raise `NotifyError` where that is lost."""
         self._status = ascii_line(status)
         try:
             self._send(f"READY=1\nSTATUS={self._status}")
         except OSError as error:
-            raise NotifyError("that the service is ready", error) from None
+            raise NotifyError(" that the service is ready", error) from None
 
     def status(self, status: str) -> None:
-        """Tell what the service is doing, when that is news."""
+        """Send a new status line."""
         line = ascii_line(status)
         if line != self._status:
             self._status = line
@@ -119,12 +119,12 @@ class Notifier:
         self._try(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")
 
     def keep_alive(self) -> None:
-        """Tell that we are alive."""
+        """Send WATCHDOG=1."""
         if self.interval is not None:
             self._try("WATCHDOG=1")
 
     def close(self) -> None:
-        """Let go of the manager."""
+        """Close the socket."""
         if self._notifier is not None:
             self._notifier.socket.close()
 

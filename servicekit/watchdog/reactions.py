@@ -154,7 +154,7 @@ def _held_by_others(policy: Policy, survey: SurveyResult) -> str:
 def _unattributed(policy: Policy, survey: SurveyResult) -> str:
     mib = survey.unattributed_mib
     allowed = mib <= policy.foreign_allowance
-    return "" if allowed else f"{mib} MiB of VRAM are held by no process that can be seen"
+    return "" if allowed else f"{mib} MiB of VRAM are held by no visible process"
 
 
 def _in_the_way(policy: Policy, survey: SurveyResult) -> Fault | None:

@@ -1,7 +1,7 @@
-"""The survey: who holds what a run needs, looked at as a whole.
+"""The survey: who holds what a run needs.
 
-It combines what /proc tells of processes and sockets with what the driver tells of the GPU. A
-profile without a GPU asks no driver at all.
+It combines processes and sockets from /proc with what the driver reports about the GPU. A profile
+without a GPU queries no driver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Surveyor:
-    """Looks around for one run of `profile`; `marker` is the run's.
+    """Takes surveys for one run of `profile`; `marker` is the run's.
 
     `delegated` is our unit's control group where systemd delegated it; `adopted` remembers
     processes where it did not. `gpus` is made from the profile where it is not given.
@@ -59,9 +59,9 @@ class Surveyor:
         self._present = asyncio.Event()
         self._addresses: tuple[str, ...] = ()
         self.baseline: dict[str, int] = {}
-        """MiB in use by nobody, by the UUID of each GPU."""
+        """MiB that no process accounts for, by the UUID of each GPU."""
         self.processes: Mapping[int, Stat] = {}
-        """Everybody at the last look."""
+        """All processes of the last survey."""
         self.members: Mapping[int, Stat] = {}
         """The engine's living processes among them."""
         if profile.gpus:
@@ -73,7 +73,7 @@ class Surveyor:
             self._lock = Lock(profile.name)
 
     def remember(self, baseline: Mapping[str, int]) -> None:
-        """Take over what earlier runs since this boot found in use by nobody."""
+        """Take over the baseline that earlier runs since this boot recorded."""
         self.baseline = dict(baseline)
 
     async def look(self, engine: EngineProcess | None) -> SurveyResult:
@@ -91,7 +91,8 @@ class Surveyor:
             processes=processes,
         )
         self._remember(processes, {*self.members, *(process.pid for process in left)})
-        # Whose the port of a living engine is, the gate asks each time: it takes milliseconds.
+        # The readiness probe checks each time who holds the port of a living engine: it takes
+        # milliseconds.
         holder = self._port_holder(left) if engine is None else None
         survey = SurveyResult(orphans=left, port_holder=holder)
         if gpu is None:
@@ -101,7 +102,7 @@ class Surveyor:
         return self._with_gpu(survey, gpu, processes)
 
     def look_at_members(self, engine: EngineProcess) -> tuple[Stat, ...]:
-        """Only see which processes the engine has."""
+        """Return the engine's processes, without the rest of a survey."""
         processes = self._census.look()
         members = engine.members(processes)
         self._remember(processes, members)
@@ -139,7 +140,7 @@ class Surveyor:
         )
         self.baseline = dict(holders.baseline)
         ours = {*(members or ()), *(process.pid for process in survey.orphans)}
-        foreign, unattributed = self._strangers(holders, ours, living)
+        foreign, unattributed = self._foreign(holders, ours, living)
         return replace(
             survey,
             orphans=tuple(
@@ -152,7 +153,7 @@ class Surveyor:
             engine_mib=holders.engine_mib,
         )
 
-    def _strangers(
+    def _foreign(
         self, holders: Holders, ours: set[int], living: Mapping[int, Stat]
     ) -> tuple[tuple[Process, ...], int]:
         """Name the foreign processes, and find one for memory the driver does not attribute."""
@@ -171,7 +172,7 @@ class Surveyor:
         return tuple(named), unattributed
 
     def _suspects(self, known: set[int], living: Mapping[int, Stat]) -> list[Stat]:
-        """Find who has a GPU's memory open and is not in the driver's list.
+        """Find processes that have a GPU's memory open and are not in the driver's list.
 
         Where we see the whole host the driver lists everybody but a zombie whose threads live on;
         elsewhere (WSL, containers) the list may be empty, or have other numbers than we do.
@@ -207,14 +208,14 @@ class Surveyor:
                 yield fault
 
     def _is_ours(self, xid: Xid) -> bool:
-        """Tell whether a report is of one of our GPUs; NVML's are, and name it by UUID."""
+        """Return whether a report is about one of our GPUs; NVML's are, and name it by UUID."""
         from servicekit.host.xid import same_address
 
         by_address = ":" in xid.gpu and self._addresses
         return not by_address or any(same_address(xid.gpu, own) for own in self._addresses)
 
     async def close(self) -> None:
-        """Let go of the driver and of the GPUs' locks."""
+        """Close the connection to the driver and release the GPUs."""
         if self._gpus is not None:
             self._gpus.close()
             self._lock.release()

@@ -92,7 +92,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "wrong-model-in-reply",
         "another model's name in the reply alone",
-        Failed("wrong-model", 78, within=PATIENCE + 1, says='answers as "other"'),
+        Failed("wrong-model", 78, within=PATIENCE + 1, says='replied as model "other"'),
         engine="sglang",
         script={"reply_name": "other"},
     ),
@@ -129,7 +129,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "wants-another-key",
         "401 to every question",
-        Failed("unauthorized", 78, within=PATIENCE + 1, says="wants another API key"),
+        Failed("unauthorized", 78, within=PATIENCE + 1, says="API key is not accepted"),
         script={"status": 401},
     ),
     Row(
@@ -896,16 +896,14 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "vram-lost",
         "20000 MiB of VRAM in use that no process holds, while it serves",
-        Failed(
-            "vram-orphan", 75, within=SURVEY + AIL_LIMIT + 1, says="no process that can be seen"
-        ),
+        Failed("vram-orphan", 75, within=SURVEY + AIL_LIMIT + 1, says="no visible process"),
         gpu=True,
         act=acts.vram_is_lost,
     ),
     Row(
         "vram-lost-before",
         "20000 MiB of VRAM in use that no process holds, before a start",
-        Failed("vram-orphan", 75, within=GPU_WAIT + 1, says="no process that can be seen"),
+        Failed("vram-orphan", 75, within=GPU_WAIT + 1, says="no visible process"),
         gpu=True,
         act=acts.start_while_vram_is_lost,
         quick=LATER,
@@ -1030,7 +1028,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "power-cut",
         "everything ends at once with the machine; after the next boot an operator starts it",
-        Failed("power-loss", None, within=30, says="the host went down without stopping it"),
+        Failed("power-loss", None, within=30, says="the host went down without a shutdown"),
         managers=(SYSTEMD,),
         quick=(SYSTEMD,),
         alone="a-machine",

@@ -545,7 +545,7 @@ def test_where_windows_is_out_of_reach_each_thing_says_so(tmp_path: Path, tools:
         if isinstance(value := getattr(seen, name), Unseen)
     }
     assert whys["wslconfig"].startswith(f'"{tmp_path}/mnt/c/Users" cannot be read')
-    assert whys["task"] == '"schtasks.exe" is not here'
+    assert whys["task"] == '"schtasks.exe" is not installed'
     assert whys["networking"] == '"wslinfo" does not report the networking mode'
     (tmp_path / "wsl.conf").unlink()
     assert asked({}, tmp_path / "wsl.conf").conf == {}

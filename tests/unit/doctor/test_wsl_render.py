@@ -183,9 +183,9 @@ def test_outside_of_wsl_everything_must_be_named(
     error = refused(*render)
     assert "name your .wslconfig with --wslconfig FILE" in error
     error = refused(*render, "--wslconfig", "/dev/null")
-    assert '"wslpath" is not here; say it with --distribution NAME' in error
+    assert '"wslpath" is not installed; say it with --distribution NAME' in error
     error = refused(*render, "--wslconfig", "/dev/null", "--distribution", "Ubuntu")
-    assert '"whoami.exe" is not here; say it with --account NAME' in error
+    assert '"whoami.exe" is not installed; say it with --account NAME' in error
 
 
 def test_inside_wsl_everything_is_found(

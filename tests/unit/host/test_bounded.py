@@ -45,7 +45,7 @@ def test_a_program_that_is_late_is_killed(tmp_path: Path) -> None:
     """Whoever asks goes on after the limit, and nothing is left running."""
     note = tmp_path / "pid"
     script = f"echo $$ >{note}; echo word; exec sleep 600"
-    with pytest.raises(NoReplyError, match=r'"sh" did not answer within 0\.5 s'):
+    with pytest.raises(NoReplyError, match=r'"sh" did not finish within 0\.5 s'):
         ask("sh", "-c", script, limit=0.5)
     pid = int(note.read_text(encoding="utf-8"))
     wait_until(lambda: (seen := procfs.stat(pid)) is None or not seen.alive, LIMIT, "it is dead")
@@ -53,13 +53,13 @@ def test_a_program_that_is_late_is_killed(tmp_path: Path) -> None:
 
 def test_a_child_that_keeps_the_pipe_open_is_not_waited_for() -> None:
     """What a program left behind cannot hold the question open beyond its limit."""
-    with pytest.raises(NoReplyError, match="did not answer"):
+    with pytest.raises(NoReplyError, match="did not finish"):
         ask("sh", "-c", "sleep 5 & echo word", limit=0.2)
 
 
 def test_a_program_that_is_not_here_is_no_answer(tmp_path: Path) -> None:
     """It is named as a person knows it, with what the system says."""
-    with pytest.raises(NoReplyError, match='"none-such" is not here'):
+    with pytest.raises(NoReplyError, match='"none-such" is not installed'):
         ask(str(tmp_path / "none-such"))
     (tmp_path / "data").touch()
     with pytest.raises(NoReplyError, match='"data" cannot be run: permission denied'):

@@ -262,11 +262,11 @@ def test_a_child_that_dies_is_replaced_but_not_at_once() -> None:
         first = await gpus.look()
         pid = child_of(gpus)
         assert first.view is GpuView.ABSENT
-        assert first.note.startswith("the process that asks the NVIDIA driver ended")
+        assert first.note.startswith("the process that queries the NVIDIA driver exited")
         again = await gpus.look()
         assert (again.view, again.note) == (
             GpuView.ABSENT,
-            "the process that asks the NVIDIA driver keeps dying",
+            "the process that queries the NVIDIA driver keeps exiting",
         )
         assert child_of(gpus) == pid
         gpus.close()
@@ -284,7 +284,7 @@ def test_a_child_that_cannot_be_started_is_a_finding() -> None:
     """Without the program that asks there is no GPU, and no failure."""
     (look,) = looks(Gpus(["0"], command=["/nonexistent"]))
     assert look.view is GpuView.ABSENT
-    assert "cannot be asked" in look.note
+    assert "cannot query" in look.note
 
 
 def test_words_that_are_none_are_passed_over() -> None:
@@ -300,7 +300,7 @@ def test_an_answer_of_another_version_is_no_failure(reply: str) -> None:
     says = f"input(); print('{{\"id\": 1, {reply}}}')"
     (look,) = looks(Gpus(["0"], command=[sys.executable, "-c", says]))
     assert look.view is GpuView.ABSENT
-    assert "is not understood" in look.note
+    assert "cannot parse the reply" in look.note
 
 
 def test_a_gpu_that_is_known_to_be_lost_is_not_asked_again() -> None:

@@ -96,7 +96,7 @@ def test_everyone_may_read_it_whatever_the_umask(tmp_path: Path) -> None:
 
 def test_a_second_watchdog_of_the_same_profile_is_refused(book: Ledger) -> None:
     """Two watchdogs would sweep each other's engine: the second one does not begin."""
-    with pytest.raises(UserError, match=f'"demo" is being watched already, by pid {os.getpid()}'):
+    with pytest.raises(UserError, match=f'"demo" is already being watched by pid {os.getpid()}'):
         Ledger(book.path, boot_id="boot-1", run="run-2")
 
 

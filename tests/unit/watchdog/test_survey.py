@@ -258,7 +258,7 @@ def test_a_holder_outside_the_container_is_named_as_such(scene: Scene) -> None:
     scene.card(9600, p4000000=9000)
     (stranger,) = scene.look().foreign
     assert stranger.named == (
-        "a process that cannot be seen from here (outside this container, 9000 MiB)"
+        "a process that is not visible from here (outside this container, 9000 MiB)"
     )
 
 
