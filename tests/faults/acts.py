@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -522,7 +523,8 @@ def was_waited_for(stage: Stage) -> str:
 
 def said_that_it_cannot_write(stage: Stage) -> str:
     """A full disk must be told of."""
-    said = {what for what in ("ledger", "state.json") if f"{what} cannot be written" in stage.log()}
+    log = stage.log()
+    said = {what for what in ("ledger", "state.json") if re.search(f"cannot write .*{what}", log)}
     return "" if len(said) == 2 else f"it only said that it cannot write {said}"
 
 

@@ -106,7 +106,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "not-our-process",
         "while ours loads, a right answer on our port from a process that is not ours",
-        Failed("not-our-socket", 69, within=PATIENCE + 2, says=r"answered by .* \("),
+        Failed("not-our-socket", 69, within=PATIENCE + 2, says=r"served by .* \("),
         script={"load": 60},
         profile={"start": {"stall": 20}},
         loading=acts.serve_the_port,
@@ -341,7 +341,12 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "pause-not-survived",
         "the watchdog stands still for 8 s, as with the whole machine, and the engine hangs since",
-        Failed("suspend", 75, within=HANG + 1, says=r"stood still for \d+ s, and since then: no "),
+        Failed(
+            "suspend",
+            75,
+            within=HANG + 1,
+            says=r"suspended or paused for \d+ s, and since then: no ",
+        ),
         engine="vllm",
         act=acts.sleep_badly(8),
     ),
@@ -357,7 +362,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "exits-0",
         "the engine exits 0 by itself",
-        Failed("engine-exit", 75, within=AT_ONCE, says="nobody asked it to"),
+        Failed("engine-exit", 75, within=AT_ONCE, says="exited unexpectedly"),
         act=acts.tell(exit=0),
     ),
     Row(
@@ -386,7 +391,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "sglang-scheduler-dies",
         "SGLang's scheduler is killed, and SGLang kills itself",
-        Failed("engine-signal", 75, within=AT_ONCE, says="as it does to itself"),
+        Failed("engine-signal", 75, within=AT_ONCE, says="also sends to itself"),
         engine="sglang",
         script={"workers": 2},
         act=acts.kill_worker,
@@ -394,7 +399,9 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "vllm-core-dies",
         "vLLM's core is killed: it answers 500 and exits 0",
-        Failed("engine-exit", 75, within=AT_ONCE + 0.2, says="as vLLM does after its core died"),
+        Failed(
+            "engine-exit", 75, within=AT_ONCE + 0.2, says="as vLLM does after its core process died"
+        ),
         engine="vllm",
         script={"workers": 2},
         act=acts.kill_worker,
@@ -647,7 +654,9 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "leftover-while-serving",
         "a process of an earlier run of this service is found while it serves",
-        Degraded("vram-orphan", within=SURVEY + 1, says="left over", recovers=True, hold=1),
+        Degraded(
+            "vram-orphan", within=SURVEY + 1, says="orphan of an earlier run", recovers=True, hold=1
+        ),
         act=acts.leave_engine_beside,
         check=acts.leftover_is_gone,
     ),
