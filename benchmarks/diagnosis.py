@@ -26,8 +26,10 @@ PIECE = 1 << 16
 NAIVE_BYTES = 200_000
 SIZE = 100_000_000
 """Bytes of each log."""
-AIM = 100.0
+AIM = 200.0
 """MB/s of plain lines on one core."""
+AIM_OF_FAILURES = 60.0
+"""MB/s of nothing but lines that look like errors."""
 
 
 def sglang(rng: random.Random) -> str:
@@ -114,7 +116,7 @@ LOGS: dict[str, tuple[Callable[[random.Random], str], str, bool]] = {
     "unknown lines": (unknown, "sglang", False),
     "one error in a thousand": (mixed, "sglang", False),
     "one line that never ends": (endless, "sglang", False),
-    "errors only, a tenth": (failing, "sglang", False),
+    "errors only": (failing, "sglang", False),
 }
 BOOTED = {
     "sglang": "[2026-12-03 11:00:00] The server is fired up and ready to roll!",
@@ -182,7 +184,7 @@ def measure(_: Machinery) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "engine.log"
         for name, (line, engine, plain) in LOGS.items():
-            written = write(path, line, SIZE // 10 if line is failing else SIZE)
+            written = write(path, line, SIZE)
             answer = subprocess.run(
                 [sys.executable, "-m", __name__, str(path), engine],
                 cwd=Path(__file__).parents[1],
@@ -198,7 +200,7 @@ def measure(_: Machinery) -> Iterator[Row]:
                 name,
                 rate,
                 "MB/s",
-                aim=AIM if plain else None,
+                aim=AIM if plain else AIM_OF_FAILURES if line is failing else None,
                 more_is_better=True,
                 how=f"{written / 1e6:.0f} MB; {slower:.0f} times as fast as every pattern on every "
                 f"line; peak {peak:.1f} MiB, {grown:.1f} of it for this",

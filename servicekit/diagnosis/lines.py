@@ -8,16 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from ahocorasick_rs import BytesAhoCorasick, Implementation
-
 SHOWN: Final = 400  # characters of one line that are kept as evidence
 TRACEBACK: Final = "Traceback (most recent call last):"
-ERROR_WORDS: Final = BytesAhoCorasick(
-    (
-        *(b"rror", b"ERROR", b"xception", b"ailed", b"atal", b"FATAL", b"CRITICAL", b"ssert"),
-        *(b"egmentation", b"terminate called", b"core dumped", b" E "),
-    ),
-    implementation=Implementation.DFA,
+ERROR_WORDS: Final = (
+    *(b"rror", b"ERROR", b"xception", b"ailed", b"atal", b"FATAL", b"CRITICAL", b"ssert", b" E "),
+    *(b"egmentation", b"terminate called", b"core dumped"),
 )
 """Every line that looks like an error has one of them."""
 _NARROWEST: Final = 60  # columns of a terminal

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.diagnosis.causes import Cause
@@ -30,10 +31,12 @@ from servicekit.diagnosis.reading import BootFacts, DecodeFigures, LogFinding, P
 from servicekit.diagnosis.signatures import BootPhase, Mark, Role, captures, knowledge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from servicekit.diagnosis.lines import LogLine
     from servicekit.diagnosis.signatures import Search, Signature
+
+    Hit = tuple[int, int, int]  # number of a pattern, begin, end
 
 _SLICE: Final = 1 << 18  # bytes searched at a time: large enough to be fast, fits the cache
 _LINE: Final = 1 << 14  # bytes of one line that are read; a message begins its line
@@ -169,17 +172,18 @@ class LogReader:
         """Read whole lines."""
         block = b"\n" + plain_lines(block)
         self._begun = 0
-        explained = self._walk(block)
-        self._note_suspects(block, explained)
+        hits = self._search.automaton.find_matches_as_indexes(block)
+        explained = self._walk(block, hits)
+        self._note_suspects(block, hits, explained)
         self._read_figures(block)
         self._note_work(block, len(block))
         self._offset += len(block)
         self._tail = (self._tail + block[-_TAIL:])[-_TAIL:]
 
-    def _walk(self, block: bytes) -> set[int]:
+    def _walk(self, block: bytes, hits: list[Hit]) -> set[int]:
         """Read the lines that may matter, and those that may continue one; return the explained."""
         explained: set[int] = set()
-        starts = self._starts(block, 0)
+        starts = self._starts(block, hits, 0)
         position = 1
         while position < len(block):
             if not self._unfinished:
@@ -193,17 +197,18 @@ class LogReader:
                 explained.add(position)
             position = end + 1
             if self._search is not search:  # it serves now, or begins again: other lines matter
-                starts = self._starts(block, position)
+                rest = self._search.automaton.find_matches_as_indexes(block[position:])
+                starts = self._starts(block, rest, position)
         return explained
 
-    def _starts(self, block: bytes, since: int) -> Iterator[int]:
+    def _starts(self, block: bytes, hits: list[Hit], since: int) -> Iterator[int]:
         """Yield where lines begin that have a literal of a signature not yet found, in order."""
-        search, read = self._search, -1
-        hits = search.automaton.find_matches_as_indexes(block[since:] if since else block)
+        leads, read = self._search.leads, -1
         for pattern, start, _ in hits:
-            if start + since <= read:
+            signatures = leads[pattern]
+            if signatures is not None and all(map(self._is_settled, signatures)):
                 continue
-            if search.leads[pattern] and all(map(self._is_settled, search.leads[pattern])):
+            if start + since <= read:
                 continue
             yield block.rfind(b"\n", 0, start + since) + 1
             read = block.find(b"\n", start + since)
@@ -214,31 +219,30 @@ class LogReader:
         finding = self._findings.get(signature)
         return finding is not None and not finding.outlived
 
-    def _note_suspects(self, block: bytes, explained: set[int]) -> None:
+    def _note_suspects(self, block: bytes, hits: list[Hit], explained: set[int]) -> None:
         """Keep the lines that look like errors: the first one, and the last of the log."""
-        hits = ERROR_WORDS.find_matches_as_indexes(block)
-        ends = list(self._ends(block, [at for _, at, _ in hits if at >= self._begun]))
+        places = [at for _, at, _ in hits if at >= self._begun]
         if not self._first:
-            for end in ends:
-                start = block.rfind(b"\n", 0, end) + 1
-                line = _parsed(block[start : min(end, start + _LINE)])
+            for start, raw in self._suspicious(block, places):
+                line = _parsed(raw)
                 if start not in explained and line.troubled:
                     self._first = (*self._frames(line, block, start), line.text)
                     break
-        for end in ends[-_SUSPECTS:]:
-            start = block.rfind(b"\n", 0, end) + 1
-            if start not in explained:
-                self._suspects.append(block[start : min(end, start + _LINE)])
+        last = list(islice(self._suspicious(block, reversed(places)), _SUSPECTS))
+        self._suspects.extend(raw for start, raw in reversed(last) if start not in explained)
 
     @staticmethod
-    def _ends(block: bytes, hits: list[int]) -> Iterator[int]:
-        """Yield the ends of the lines that have a hit."""
-        end = -1
-        for at in hits:
-            if at > end:
-                end = block.find(b"\n", at)
-                end = len(block) if end < 0 else end
-                yield end
+    def _suspicious(block: bytes, places: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+        """Yield each line at `places` that has the word of an error, with where it begins."""
+        start = end = -1
+        for at in places:
+            if start <= at < end:
+                continue
+            start, end = block.rfind(b"\n", 0, at) + 1, block.find(b"\n", at)
+            end = len(block) if end < 0 else end
+            raw = block[start : min(end, start + _LINE)]
+            if any(word in raw for word in ERROR_WORDS):
+                yield start, raw
 
     def _frames(self, line: LogLine, block: bytes, start: int) -> tuple[str, ...]:
         """Return the last two lines of the traceback that ends with `line` at `start`."""
