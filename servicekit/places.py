@@ -77,6 +77,10 @@ class Places:
         """The profile's history."""
         return self.state / profile / "history.jsonl"
 
+    def reset(self, profile: str) -> PurePosixPath:
+        """The operator's last order to forget the profile's faults; none of its account's."""
+        return self.state / ".resets" / profile
+
     def state_file(self, profile: str) -> PurePosixPath:
         """The profile's published state."""
         return self.runtime / profile / "state.json"

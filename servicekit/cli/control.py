@@ -104,7 +104,7 @@ def restart(
 def order(mine: Session, found: Installed, *, again: bool = False) -> None:
     """Give the order to start, or to start again, with earlier faults forgiven."""
     from servicekit.profiles.vocabulary import ManagerName
-    from servicekit.watchdog import clock, ledger
+    from servicekit.watchdog.fault_reset import order_reset
 
     profile = found.manifest.profile
     if not again and _runs(mine.look(found)):
@@ -113,7 +113,7 @@ def order(mine: Session, found: Installed, *, again: bool = False) -> None:
     if again:
         found.manager.stop(found.unit, limit=mine.stop_limit(profile))
     try:
-        ledger.reset_faults(Path(mine.places.ledger(profile)), boot_id=clock.boot_id())
+        order_reset(Path(mine.places.reset(profile)))
     except OSError as error:
         note(f"cannot reset the restart count: {(error.strerror or '').lower()}")
     if found.manager.name is ManagerName.SUPERVISOR:

@@ -22,6 +22,7 @@ def watch(session: Session, profile: str, plan: Path | None) -> int:
     command: tuple[str, ...] = ()
     try:
         installed = _installed(session, profile, plan)
+        _refuse_root(installed)
         command = installed.command
         code = _watch(installed)
     except UserError as error:
@@ -48,6 +49,29 @@ def _watch(plan: InstalledPlan) -> ExitCode:
 
         hasten(plan.places, os.environ)
     return code
+
+
+def _refuse_root(plan: InstalledPlan) -> None:
+    """Refuse to run as root, by hand, what was installed for another account.
+
+    Its directories are that account's, which may have put links there that lead root elsewhere.
+    """
+    import pwd
+
+    name, account = plan.profile.name, plan.user
+    if account is None or os.geteuid() != 0:
+        return
+    try:
+        same = pwd.getpwnam(account).pw_uid == 0
+    except KeyError:
+        same = False
+    if not same:
+        raise UserError(
+            f'profile "{name}" is installed for account "{account}" and does not run as root',
+            hint=f"run `servicekit start {name}`, or this command as that account: "
+            f"setpriv --reuid={account} --regid={account} --init-groups",
+            code=ExitCode.CONFIG,
+        )
 
 
 def _installed(session: Session, name: str, file: Path | None) -> InstalledPlan:

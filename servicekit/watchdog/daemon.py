@@ -42,6 +42,7 @@ from servicekit.watchdog.events import (
     Started,
     StopRequested,
 )
+from servicekit.watchdog.fault_reset import ordered_reset
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.ports import port_holder
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from servicekit.service.installed import InstalledPlan
     from servicekit.watchdog.events import SurveyResult
     from servicekit.watchdog.evidence import Received
+    from servicekit.watchdog.ledger import Record
     from servicekit.watchdog.memory import Memory
     from servicekit.watchdog.monitor import EngineMonitor
     from servicekit.watchdog.ports import PortHolder
@@ -185,6 +187,7 @@ class Watchdog:
             records = ledger.read(self._ledger)
             message = f"the previous run was cut off: {fault.sentence}"
             report.say(message, Priority.WARNING, fault)
+        records = self._obey_reset(records)
         limits = self._profile.restart
         held = history.holdoff(records, clock.now(), limits)
         eta = None
@@ -210,6 +213,14 @@ class Watchdog:
             faults_left=held.faults_left if counted else 1,
             budget=budget if counted else "none, while the ledger cannot be written",
         )
+
+    def _obey_reset(self, records: tuple[Record, ...]) -> tuple[Record, ...]:
+        """Note an operator's order to forget earlier faults, unless an earlier run has."""
+        token = ordered_reset(Path(self._places.reset(self._profile.name)))
+        obeyed = any(one.kind is Kind.RESET and one.fields.get("order") == token for one in records)
+        if token and not obeyed and self._report.note(Kind.RESET, order=token):
+            return ledger.read(self._ledger)
+        return records
 
     # Orders of the loop.
 

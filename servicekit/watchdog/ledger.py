@@ -231,21 +231,6 @@ class Ledger:
         os.close(self._lock)
 
 
-def reset_faults(path: Path, *, boot_id: str) -> None:
-    """Note that an operator starts the service: what failed before no longer counts.
-
-    It may be called beside a watchdog: one short line is appended as a whole. Where there is no
-    ledger there is nothing to reset.
-    """
-    record = Record(now(), boot_id, "", Kind.RESET, boottime=clock.boottime())
-    with suppress(FileNotFoundError):
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            os.write(file, f"\n{record.line()}\n".encode())
-        finally:
-            os.close(file)
-
-
 def _open(path: Path) -> tuple[int, bool]:
     """Open a ledger for appending; return whether its last line is torn."""
     file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
@@ -279,11 +264,15 @@ def newest(records: Sequence[Record], limit: int = SIZE_LIMIT // 2) -> tuple[Rec
     kept: list[Record] = []
     runs_seen: set[str] = set()
     size = 0
+    reset_seen = False
     for record in reversed(records):
         size += len(record.line()) + 1
         if size <= limit:
             kept.append(record)
             runs_seen.add(record.run)
+        elif record.kind is Kind.RESET and not reset_seen:
+            kept.append(record)  # or its order would be obeyed again
         elif record.kind in {Kind.STARTED, Kind.LAUNCHED, Kind.READY} and record.run in runs_seen:
             kept.append(record)
+        reset_seen = reset_seen or record.kind is Kind.RESET
     return tuple(reversed(kept))

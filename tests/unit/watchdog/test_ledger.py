@@ -26,7 +26,6 @@ from servicekit.watchdog.ledger import (
     newest,
     parse,
     read,
-    reset_faults,
 )
 
 if TYPE_CHECKING:
@@ -159,11 +158,8 @@ def test_it_stays_bounded(tmp_path: Path) -> None:
 
 
 def test_there_is_none_yet(tmp_path: Path) -> None:
-    """A profile that never ran has an empty history, and nothing to reset_faults."""
-    path = tmp_path / "history.jsonl"
-    assert read(path) == ()
-    reset_faults(path, boot_id="b")
-    assert not path.exists()
+    """A profile that never ran has an empty history."""
+    assert read(tmp_path / "history.jsonl") == ()
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
@@ -175,12 +171,14 @@ def test_what_is_no_ledger_is_named(tmp_path: Path, make: Callable[[Path], None]
         read(path)
 
 
-def test_a_reset_is_one_line_beside_a_running_watchdog(book: Ledger) -> None:
-    """An operator's start is noted without the lock that the watchdog holds."""
-    book.write(Kind.STARTED)
-    reset_faults(book.path, boot_id="b")
-    book.write(Kind.GONE)
-    assert [one.kind for one in read(book.path)] == ["started", "reset", "gone"]
+def test_the_last_reset_is_kept_when_the_ledger_is_written_anew() -> None:
+    """The newest records hold the last order that was obeyed, however old: it is obeyed once."""
+    old = record(0, "", Kind.RESET, order="a")
+    last = record(1, "", Kind.RESET, order="b")
+    rest = [record(number, "r", Kind.DEGRADED) for number in range(2, 40)]
+    kept = newest([old, last, *rest], 500)
+    assert kept[0] == last
+    assert old not in kept
 
 
 RECORDS = st.builds(
