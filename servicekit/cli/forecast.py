@@ -37,7 +37,7 @@ def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:
     """Find out which engine `plan` would start; with `ask`, from the engine itself."""
     from servicekit.engines.versions import look
 
-    return look(plan.profile.engine, plan.host.executable, options=ask)
+    return look(plan.profile.engine, plan.host.executable, account=plan.host.user, options=ask)
 
 
 def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:

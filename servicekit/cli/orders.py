@@ -42,10 +42,19 @@ def order_of(
         kv_tokens=own.kv_tokens if own is not None else None,
         alert_command=mine.settings.alert_command,
         sources=mine.sources(profile.name),
-        path=os.environ.get("PATH", os.defpath),
+        path=_search_path(mine),
         enable=enable,
         force=force,
     )
+
+
+def _search_path(mine: Session) -> str:
+    """Where a program is looked for that has no path: for root, only where only root writes."""
+    from servicekit.host.unprivileged import trusted_path
+    from servicekit.places import Scope
+
+    path = os.environ.get("PATH", os.defpath)
+    return trusted_path(path) if mine.places.scope is Scope.SYSTEM and not os.geteuid() else path
 
 
 def account_of(mine: Session, profile: Profile, manager: str, user_name: str | None) -> str | None:

@@ -20,11 +20,11 @@ from packaging.version import InvalidVersion, Version
 
 from servicekit.engines.base import FlagTable, InstalledEngine
 from servicekit.engines.helptext import read_help
-from servicekit.host import programs
+from servicekit.host.unprivileged import output
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 VERSION_DEADLINE: Final = 10.0
 """Seconds that a program may take to tell its version."""
@@ -36,7 +36,6 @@ HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
 }
 """Arguments that make an engine list its options without loading a model."""
 
-_LONGEST_HELP: Final = 4 << 20
 _SCRIPT: Final = 4096
 """Bytes of a program that are looked at for its interpreter."""
 
@@ -53,23 +52,33 @@ _CUDA_LIBRARY: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
 def look(
-    engine: EngineName, executable: str, *, options: bool = False, deadline: float = 120.0
+    engine: EngineName,
+    executable: str,
+    *,
+    account: str | None = None,
+    options: bool = False,
+    deadline: float = 120.0,
 ) -> InstalledEngine:
     """Find out what is installed where the absolute path `executable` leads.
 
     With `options` the engine is asked for its options, too, which imports it: SGLang and vLLM take
-    up to a minute, and `deadline` seconds bound it. What cannot be found out is left empty.
+    up to a minute, and `deadline` seconds bound it. Root asks as the service's `account`. What
+    cannot be found out is left empty.
     """
     program = Path(executable)
     if not program.is_absolute() or not os.access(program, os.R_OK) or not program.is_file():
         return InstalledEngine()
     packages = _packages(program)
-    if engine is EngineName.LLAMACPP and (build := _build(program, packages)):
+    if engine is EngineName.LLAMACPP and (build := _build(program, packages, account)):
         packages["llama.cpp"] = build
     installed = InstalledEngine(executable, packages, _cuda(packages))
     if not options or engine not in HELP:
         return installed
-    listed = read_help(_output([executable, *HELP[engine]], deadline))
+    listed = read_help(
+        output(
+            [executable, *HELP[engine]], account=account, deadline=deadline, environment=_asking()
+        )
+    )
     told = FlagTable(engine, installed.version(engine) or "of unknown version", listed)
     return replace(installed, told=told) if listed else installed
 
@@ -158,21 +167,27 @@ def _cuda(packages: Mapping[str, str]) -> str | None:
     return f"{local[1]}.{local[2]}" if local else None
 
 
-def _build(program: Path, packages: Mapping[str, str]) -> str | None:
+def _build(program: Path, packages: Mapping[str, str], account: str | None) -> str | None:
     """Number of llama.cpp's build: what the program tells, or what the wheel's version ends in."""
     if not packages:
-        found = _BUILD.search(_output([str(program), "--version"], VERSION_DEADLINE))
+        found = _BUILD.search(
+            output(
+                [str(program), "--version"],
+                account=account,
+                deadline=VERSION_DEADLINE,
+                environment=_asking(),
+            )
+        )
         return (found[1] or found[2]) if found else None
     return packages.get("xllamacpp", "").rpartition(".")[2] or None
 
 
-def _output(argv: Sequence[str], deadline: float) -> str:
-    """Run a program for what it prints within `deadline` seconds; nothing where it cannot be."""
-    names = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH")
-    environment = {name: os.environ[name] for name in names if name in os.environ}
-    environment |= {"HF_HUB_OFFLINE": "1", "COLUMNS": "200", "NO_COLOR": "1"}
-    try:
-        done = programs.run(argv, limit=deadline, environment=environment)
-    except programs.NotRunError:
-        return ""
-    return f"{done.stdout}{done.stderr}"[:_LONGEST_HELP]
+def _asking() -> dict[str, str]:
+    """Return what a program that is only asked finds in its environment."""
+    libraries = os.environ.get("LD_LIBRARY_PATH")
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "200",
+        "NO_COLOR": "1",
+        **({"LD_LIBRARY_PATH": libraries} if libraries else {}),
+    }

@@ -17,9 +17,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from servicekit.host.files import try_lock
+from servicekit.host.removal import remove_tree
 from servicekit.install.changes import Present
 from servicekit.install.manifest import is_link
-from servicekit.install.removal import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -218,7 +218,7 @@ class Watchdog:
         """Note an operator's order to forget earlier faults, unless an earlier run has."""
         token = ordered_reset(Path(self._places.reset(self._profile.name)))
         obeyed = any(one.kind is Kind.RESET and one.fields.get("order") == token for one in records)
-        if token and not obeyed and self._report.note(Kind.RESET, order=token):
+        if token and not obeyed and self.reporter.note(Kind.RESET, order=token):
             return ledger.read(self._ledger)
         return records
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from servicekit.errors import UserError
 from servicekit.host import procfs, untrusted
+from servicekit.host.removal import remove_tree
 from servicekit.install.manifest import Manifest
-from servicekit.install.removal import remove_tree
 from servicekit.managers import Seen
 from servicekit.models.hub_cache import Repository
 from servicekit.models.weights import _read as read_index

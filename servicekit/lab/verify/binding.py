@@ -41,7 +41,10 @@ async def fingerprint(plan: Plan) -> Fingerprint:
     return Fingerprint(
         profile=_hash(told),
         servicekit=__version__,
-        engine=look(profile.engine, plan.host.executable).version(profile.engine) or "",
+        engine=look(profile.engine, plan.host.executable, account=plan.host.user).version(
+            profile.engine
+        )
+        or "",
         model=_model(plan),
         driver=seen.driver if seen else "",
         gpu=", ".join(device.name for device in seen.devices) if seen else "",

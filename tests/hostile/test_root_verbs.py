@@ -1,0 +1,153 @@
+"""A hostile account and a hostile engine on a real systemd: root's verbs are led nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from machines.systemd import Machine
+
+pytestmark = pytest.mark.systemd
+
+STATE = "/run/servicekit/wild"
+HOME = "/var/lib/servicekit/wild"
+VICTIM = "/root/victim"
+LIMIT = 30.0
+# Asked for its version or options, it says who asks; as an engine it does nothing for ever.
+ENGINE = """#!/bin/sh
+case "$1$2" in *-version*|*-help*)
+    { id -u; id -G; grep -E 'NoNewPrivs|CapEff|CapBnd' /proc/self/status; env; } >>/srv/asked/by
+    ;;
+esac
+exec sleep 600
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(systemd_machine: Machine) -> Machine:
+    """A machine with the service of a program that anybody may write, installed and stopped."""
+    machine = systemd_machine
+    machine.write("/etc/servicekit/servicekit.toml", 'allow = ["wild"]\n')
+    machine.write("/opt/wild", ENGINE, 0o755)
+    machine.run("install", "-d", "-m", "1777", "/srv/asked")
+    machine.write(
+        "/etc/servicekit/profiles.d/wild.toml", 'extends = "demo"\nexecutable = "/opt/wild"\n'
+    )
+    machine.run("servicekit", "install", "wild", "--no-enable")
+    machine.run("servicekit", "start", "wild", "--no-wait")
+    machine.wait_until(machine.path(f"{STATE}/state.json").exists, LIMIT, "it has begun")
+    machine.run("servicekit", "stop", "wild")
+    return machine
+
+
+def test_a_history_that_is_a_link_is_not_written(machine: Machine) -> None:
+    """`start` as root leaves alone what the account linked its history to, and still resets."""
+    machine.write(VICTIM, "precious\n", 0o600)
+    history = machine.path(f"{HOME}/history.jsonl")
+    kept = history.read_text()
+    history.unlink()
+    history.symlink_to(VICTIM)
+    machine.run("servicekit", "start", "wild", "--no-wait")
+    machine.run("servicekit", "stop", "wild", check=False)
+    assert machine.path(VICTIM).read_text() == "precious\n"
+    assert machine.path(VICTIM).stat().st_mode & 0o777 == 0o600
+    history.unlink()
+    history.write_text(kept)
+    os.chown(history, machine.path(HOME).stat().st_uid, -1)
+
+
+def test_an_order_to_reset_is_obeyed_once(machine: Machine) -> None:
+    """What an operator's start says reaches the watchdog, and a restart by itself says nothing."""
+
+    def resets() -> int:
+        lines = machine.path(f"{HOME}/history.jsonl").read_text().splitlines()
+        return sum('"kind":"reset"' in line for line in lines)
+
+    def starts() -> int:
+        return machine.path(f"{HOME}/history.jsonl").read_text().count('"kind":"started"')
+
+    before, began = resets(), starts()
+    machine.run("servicekit", "start", "wild", "--no-wait")
+    machine.wait_until(lambda: resets() == before + 1, LIMIT, "the order is obeyed")
+    machine.run("systemctl", "restart", "--no-block", "servicekit-wild")
+    machine.wait_until(lambda: starts() == began + 2, LIMIT, "it has begun again")
+    assert resets() == before + 1
+    machine.run("servicekit", "stop", "wild")
+    assert machine.path(f"{HOME}/../.resets").stat().st_uid == 0
+
+
+def test_watch_by_hand_as_root_is_refused(machine: Machine) -> None:
+    """Root does not run by hand what was installed for an account, in that account's directory."""
+    done = machine.run("servicekit", "watch", "wild", check=False)
+    assert done.returncode == 78
+    assert 'installed for account "servicekit" and does not run as root' in done.stderr
+    assert "servicekit start wild" in done.stderr
+
+
+def test_a_forged_state_is_not_believed(machine: Machine) -> None:
+    """A state of pid 1 makes no service ready: the manager's main process decides."""
+    file = machine.path(f"{STATE}/state.json")
+    kept = file.read_text()
+    words = machine.path("/proc/1/stat").read_text().rpartition(")")[2].split()
+    forged: dict[str, Any] = json.loads(kept) | {
+        "pid": 1, "pid_started": int(words[19]), "state": "ready", "phase": "serving",
+        "why": "answering", "host": "127.0.0.1", "port": 80, "code": None,
+    }
+    file.write_text(json.dumps(forged))
+    said = json.loads(machine.run("servicekit", "status", "wild", "--json").stdout)
+    assert said["state"] == "stopped"
+    done = machine.run("servicekit", "probe", "wild", check=False)
+    assert done.returncode == 1
+    assert not done.stdout.startswith("healthy")
+    assert "runs already" not in machine.run("servicekit", "start", "wild", "--no-wait").stderr
+    machine.run("servicekit", "stop", "wild")
+    file.write_text(json.dumps(forged | {"host": "192.0.2.1"}))
+    said = machine.run("servicekit", "status", "wild").stdout
+    assert "cannot be read" in said
+    file.write_text(kept)
+
+
+def test_the_engines_program_is_asked_without_roots_rights(machine: Machine) -> None:
+    """Whoever may write the program runs nothing as root, in whatever verb asks it."""
+    machine.run("servicekit", "check", "wild", check=False, env={"SECRET": "hush"})
+    machine.run("servicekit", "doctor", "wild", check=False, env={"SECRET": "hush"}, limit=120)
+    asked = machine.path("/srv/asked/by")
+    assert asked.exists(), "nobody asked"
+    text = asked.read_text()
+    account = machine.run("id", "-u", "servicekit").stdout.strip()
+    assert set(text.splitlines()) >= {account, "NoNewPrivs:\t1", "CapEff:\t0000000000000000"}
+    assert asked.stat().st_uid == int(account)
+    assert "hush" not in text
+    assert not machine.run("pgrep", "-f", "/opt/wild", check=False).stdout
+
+
+def test_one_broken_history_does_not_hide_the_others(machine: Machine) -> None:
+    """A pipe in the place of one profile's history is that profile's trouble alone."""
+    history = machine.path(f"{HOME}/history.jsonl")
+    history.rename(history.with_suffix(".kept"))
+    state = machine.path(f"{STATE}/state.json")
+    state.unlink()
+    os.mkfifo(history)
+    said = machine.run("servicekit", "status", limit=20).stdout
+    assert "cannot be read: it is not a regular file" in said
+    assert machine.run("servicekit", "stop", "wild", limit=30, check=False).returncode == 0
+    history.unlink()
+    history.with_suffix(".kept").rename(history)
+
+
+def test_a_purge_ends_whatever_was_nested(machine: Machine) -> None:
+    """`uninstall --purge` removes 3,000 directories below each other, and follows no link."""
+    machine.write(VICTIM, "precious\n", 0o600)
+    machine.run(
+        *("setpriv", "--reuid=servicekit", "--clear-groups", "python3", "-c"),
+        "import os\nos.chdir('" + HOME + "')\n"
+        "os.symlink('" + VICTIM + "', 'link')\n"
+        "for _ in range(3000):\n os.mkdir('d')\n os.chdir('d')\n",
+    )
+    machine.run("servicekit", "uninstall", "wild", "--purge")
+    assert not machine.path(HOME).exists()
+    assert machine.path(VICTIM).read_text() == "precious\n"
