@@ -13,12 +13,16 @@ from servicekit.engines.base import LegalValue
 
 _ENTRY: Final = re.compile(r"^ {0,4}(?=--?[A-Za-z0-9])")
 """An option's entry begins at the margin (llama.cpp) or near it (argparse)."""
+LONGEST_LINE: Final = 4096
+"""Characters of a line that are read."""
+MOST_LINES: Final = 400
+"""Lines of one option's help that are read."""
 _INDENT: Final = " " * 5
 """Its help is further in."""
 _NAME: Final = re.compile(r"(?:^|, )(--?[A-Za-z0-9][\w.-]*)(?: (?:(?!, -).)*)?")
 _CHOICES: Final = (
     re.compile(r"\{([^{}]+)\}"),  # {a,b}
-    re.compile(r"[\[<]([\w|.-]*\|[\w|.-]*)[\]>]"),  # [a|b] and <a|b>
+    re.compile(r"[\[<]([\w.-]*+(?:\|[\w.-]*+)++)[\]>]"),  # [a|b] and <a|b>
 )
 _ALLOWED: Final = re.compile(r"allowed values: ([\w, ]+?)(?= \(default|$)")
 _BULLET: Final = re.compile(r" - ([\w+-]+)(?: \(default\))?: ")
@@ -31,10 +35,11 @@ _SEVERAL: Final = re.compile(r"\[(\S+ )?\[?\S+ \.\.\.\]+|\S+ \[\S+ \.\.\.\]")
 def read_help(text: str) -> dict[str, LegalValue]:
     """Give every option string of a help text, with what may follow it."""
     entries: list[list[str]] = []
-    for line in text.splitlines():
+    for whole in text.splitlines():
+        line = whole[:LONGEST_LINE]
         if _ENTRY.match(line):
             entries.append([line.strip()])
-        elif entries and line.startswith(_INDENT):
+        elif entries and line.startswith(_INDENT) and len(entries[-1]) < MOST_LINES:
             entries[-1].append(line.strip())
     options: dict[str, LegalValue] = {}
     for first, *rest in entries:

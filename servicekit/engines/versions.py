@@ -36,6 +36,8 @@ HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
 }
 """Arguments that make an engine list its options without loading a model."""
 
+_LONGEST_VERSION: Final = 1 << 14
+"""Characters of what a program prints when it is asked for its version."""
 _SCRIPT: Final = 4096
 """Bytes of a program that are looked at for its interpreter."""
 
@@ -170,14 +172,13 @@ def _cuda(packages: Mapping[str, str]) -> str | None:
 def _build(program: Path, packages: Mapping[str, str], account: str | None) -> str | None:
     """Number of llama.cpp's build: what the program tells, or what the wheel's version ends in."""
     if not packages:
-        found = _BUILD.search(
-            output(
-                [str(program), "--version"],
-                account=account,
-                deadline=VERSION_DEADLINE,
-                environment=_asking(),
-            )
+        told = output(
+            [str(program), "--version"],
+            account=account,
+            deadline=VERSION_DEADLINE,
+            environment=_asking(),
         )
+        found = _BUILD.search(told[:_LONGEST_VERSION])
         return (found[1] or found[2]) if found else None
     return packages.get("xllamacpp", "").rpartition(".")[2] or None
 

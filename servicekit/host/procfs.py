@@ -30,9 +30,9 @@ READ_LIMIT: Final = 0.5
 COMMAND_LENGTH: Final = 120
 """Characters of a command line that are shown."""
 
-_SECRET: Final = re.compile(
-    r"(\S*(?:key|token|secret|password|passwd|credential)[^\s=]*[= ])\S+", re.IGNORECASE
-)
+LONGEST_COMMAND: Final = 4096
+"""Bytes of a command line that are looked at."""
+_SECRET: Final = re.compile(r"key|token|secret|password|passwd|credential", re.IGNORECASE)
 
 
 class Stat(NamedTuple):
@@ -55,6 +55,27 @@ class Stat(NamedTuple):
     def alive(self) -> bool:
         """Whether any of it still runs: a zombie leader may have threads that do."""
         return self.state not in "ZX" or self.threads > 1
+
+
+def without_secrets(line: str) -> str:
+    """Return a command line without the values of what its options call a key, token or password.
+
+    Each word is looked at once, so that a command line made to be slow is not.
+    """
+    shown: list[str] = []
+    hide_next = False
+    for word in line.split(" "):
+        name = _SECRET.search(word)
+        end = word.find("=", name.end()) + 1 if name else 0
+        if hide_next and word:
+            shown.append("...")
+            hide_next = False
+        elif 0 < end < len(word):
+            shown.append(f"{word[:end]}...")
+        else:
+            shown.append(word)
+            hide_next = hide_next or name is not None
+    return " ".join(shown)
 
 
 def stat(pid: int) -> Stat | None:
@@ -237,12 +258,13 @@ class ProcessReader:
     def command(self, process: Stat) -> str:
         """Return a process's command line, short and without what looks secret."""
         path = f"/proc/{process.pid}/cmdline"
-        words = self.read([path]).get(path, b"").rstrip(b"\0").replace(b"\0", b" ")
+        words = self.read([path]).get(path, b"")[:LONGEST_COMMAND]
+        words = words.rstrip(b"\0").replace(b"\0", b" ")
         line = " ".join(words.decode(errors="replace").split())
         if not line:
             return printable(f"[{process.name}]")
         # A process may call itself whatever it likes, and a terminal will show it.
-        line = printable(_SECRET.sub(r"\1...", line))
+        line = printable(without_secrets(line))
         return line if len(line) <= COMMAND_LENGTH else f"{line[: COMMAND_LENGTH - 3]}..."
 
     def describe(self, process: Stat, mib: int | None = None) -> Process:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 DEVICES: Final = ("dev/nvidiactl", "dev/nvidia0")
-_CONTAINER: Final = re.compile(r"(?P<runtime>[a-z]+)?[-/](?P<id>[0-9a-f]{64})")
+_CONTAINER: Final = re.compile(r"(?<![a-z])(?P<runtime>[a-z]++)?[-/](?P<id>[0-9a-f]{64})")
 
 
 def gpu_containers(proc: Path = Path("/proc")) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from servicekit.profiles import credentials
 from servicekit.watchdog import clock, evidence, history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.census import Census, Marker, reap_adopted, sweep
+from servicekit.watchdog.dead_mans_switch import DeadMansSwitch
 from servicekit.watchdog.ending import fault_of
 from servicekit.watchdog.engine import EngineProcess, become_subreaper, delegated_cgroup, stop_with
 from servicekit.watchdog.events import (
@@ -137,6 +138,7 @@ class Watchdog:
             profile, self._marker, self._census, self._delegated, adopted=adopted
         )
         self._loop = Loop(self._policy, self)
+        self._switch: DeadMansSwitch | None = None
         self._parent = os.getppid()
         if "SUPERVISOR_ENABLED" in os.environ:
             # Its next supervisord would start a second watchdog, again and again, beside this one.
@@ -148,6 +150,8 @@ class Watchdog:
     async def run(self) -> ExitCode:
         """Run to a proven end; a bug of ours still leaves nothing alive behind."""
         aio = asyncio.get_running_loop()
+        if "SUPERVISOR_ENABLED" in os.environ:
+            self._switch = DeadMansSwitch()
         watcher = evidence.SignalWatch(
             lambda received: aio.call_soon_threadsafe(self._signalled, received)
         )
@@ -170,6 +174,8 @@ class Watchdog:
             if self._engine is not None:
                 self._engine.close()
             self.reporter.close()
+            if self._switch is not None:
+                self._switch.disarm()
 
     def _started(self) -> Started:
         """Conclude from the ledger how this run begins, and write what the last one could not."""
@@ -295,6 +301,8 @@ class Watchdog:
 
     def keep_alive(self) -> float:
         """See `World.keep_alive`."""
+        if self._switch is not None:
+            self._switch.rearm()
         if time.monotonic() - self._ooms_at > QUIET:
             self._ooms = [self._ooms[1], evidence.oom_kills(cgroups.own())]
             self._ooms_at = time.monotonic()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
 
 BODY_LIMIT: Final = 4 * 1024 * 1024
+LONGEST_ANSWER: Final = 4096
+"""Characters of an answer that a profile's own pattern is applied to."""
 """Bytes of a reply that are read at most; the largest, metrics, have some hundred KiB."""
 COUNTERS_DEADLINE: Final = 5.0
 KEPT_ALIVE: Final = 1.0
@@ -252,7 +254,7 @@ class Prober:
                 ProbeFailure.REPEATED, f'the answer repeats one character: "{quote(text)}"'
             )
         expect = self._profile.probe.expect
-        if expect is not None and text and not re.search(expect, text):
+        if expect is not None and text and not re.search(expect, text[:LONGEST_ANSWER]):
             sentence = f'the answer "{quote(text)}" does not match probe.expect "{expect}"'
             raise _NotReadyError(ProbeFailure.WRONG_ANSWER, sentence)
 

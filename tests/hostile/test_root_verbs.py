@@ -94,8 +94,14 @@ def test_a_forged_state_is_not_believed(machine: Machine) -> None:
     kept = file.read_text()
     words = machine.path("/proc/1/stat").read_text().rpartition(")")[2].split()
     forged: dict[str, Any] = json.loads(kept) | {
-        "pid": 1, "pid_started": int(words[19]), "state": "ready", "phase": "serving",
-        "why": "answering", "host": "127.0.0.1", "port": 80, "code": None,
+        "pid": 1,
+        "pid_started": int(words[19]),
+        "state": "ready",
+        "phase": "serving",
+        "why": "answering",
+        "host": "127.0.0.1",
+        "port": 80,
+        "code": None,
     }
     file.write_text(json.dumps(forged))
     said = json.loads(machine.run("servicekit", "status", "wild", "--json").stdout)

@@ -85,7 +85,7 @@ def thinking(model: ServedModel) -> Steps[GateVerdict]:
     faults += [
         f"{mode}: the trace is in `content`: reasoning parser missing"
         for mode, reply in replies
-        if re.search(r"<think>.*\S.*</think>|</think>", reply.content, re.DOTALL)
+        if "</think>" in reply.content
     ]
     if model.thinks and not on.reasoning and not faults:
         faults.append("on: there is no trace, although the profile names a reasoning parser")

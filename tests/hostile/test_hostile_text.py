@@ -1,0 +1,103 @@
+"""Hostile text: whatever another program prints, reading it ends, and a hung loop is ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from servicekit.engines.helptext import read_help
+from servicekit.engines.prometheus import read_samples
+from servicekit.engines.versions import _BUILD, _LONGEST_VERSION
+from servicekit.host.procfs import without_secrets
+from servicekit.host.xid import xid_in
+from servicekit.log import Priorities
+from servicekit.managers.containers import _CONTAINER
+from servicekit.managers.logfile import OURS
+
+MIB = 1 << 20
+
+# What is given up as too slow: a quadratic pattern takes an hour for one of these.
+pytestmark = pytest.mark.timeout(60)
+
+
+def _full(pattern: str) -> str:
+    """Repeat `pattern` to one MiB."""
+    return pattern * (MIB // len(pattern))
+
+
+@pytest.mark.parametrize(
+    "labels", ["a", "a=", 'a="', 'a="\\"', "{", '"', "a ", 'a="b",', "\\", 'a="b" ']
+)
+def test_metrics_of_any_shape_are_read(labels: str) -> None:
+    """One series of 1 MiB, and a thousand of 1 KiB, are read or passed over."""
+    read_samples(f"up{{{_full(labels)}}} 1", ["up"])
+    read_samples(f"up{{{_full(labels)}", ["up"])
+    read_samples(f"up{{{(labels * 1024)[:1024]}}} 1\n" * 1024, ["up"])
+    read_samples(f"up{' ' * MIB}", ["up"])
+
+
+@pytest.mark.parametrize("word", ["key", "key=", "key ", "=", "a", "token=key "])
+def test_a_command_line_of_any_shape_is_shown(word: str) -> None:
+    """What looks secret is looked for in a command line in one pass."""
+    assert without_secrets(_full(word))
+
+
+def test_values_of_secret_options_are_hidden() -> None:
+    """The value behind a name such as `--api-key` is left out, as a word of its own or after =."""
+    line = "serve --api-key abc --hf_token=def --port 80 PASSWORD=x"
+    assert without_secrets(line) == "serve --api-key ... --hf_token=... --port 80 PASSWORD=..."
+
+
+@pytest.mark.parametrize(
+    "text", ["[|", "|", "<a", "{", "a,", " - a", "allowed values: ", "[x ...", "-", ", --a", "'"]
+)
+def test_a_help_text_of_any_shape_is_read(text: str) -> None:
+    """An option's entry of 1 MiB, in one line and in many, is read as far as it makes sense."""
+    read_help(f"  --option {_full(text)}")
+    read_help(f"  --option [{_full(text)}")
+    read_help("  --option N\n" + f"      {(text * 1024)[:1024]}\n" * 1024)
+
+
+@pytest.mark.parametrize("text", ["(a) ", "[", "a.", "Error", "CUDA ", "1 ", "error", "_"])
+def test_the_priority_of_any_line_is_found(text: str) -> None:
+    """A line of 1 MiB gets a priority."""
+    assert Priorities().of(_full(text)) in range(2, 8)
+
+
+def test_other_foreign_lines_are_searched_in_one_pass() -> None:
+    """Versions, kernel messages, control groups and log lines of the worst shape are searched."""
+    _BUILD.search(_full("version: ")[:_LONGEST_VERSION])
+    for text in ("a", "NVRM: Xid (PCI:", "NVRM: Xid (PCI:0): 1, pid=", "0"):
+        xid_in(_full(text))
+        _CONTAINER.search(_full(text))
+    for text in ("time=a level=b ", " run=x", "x"):
+        OURS.match(f"time=a level=b {_full(text)} ".encode())
+
+
+# The loop itself.
+
+HANGS = """
+import re
+from servicekit.watchdog.dead_mans_switch import DeadMansSwitch
+switch = DeadMansSwitch({limit})
+{then}
+re.match("(a|aa)+$", "a" * 60 + "b")
+"""
+
+
+def test_a_loop_that_hangs_in_a_pattern_is_ended() -> None:
+    """A watchdog that Python cannot interrupt any more dies by the kernel's signal."""
+    text = HANGS.format(limit=0.2, then="switch.rearm()")
+    assert subprocess.run([sys.executable, "-c", text], check=False).returncode == -signal.SIGALRM
+
+
+def test_a_watchdog_that_has_ended_in_time_is_not_killed() -> None:
+    """Disarmed, the switch does nothing."""
+    text = HANGS.format(
+        limit=0.2,
+        then="switch.disarm(); import signal; signal.sigtimedwait({14}, 1); raise SystemExit(7)",
+    )
+    assert subprocess.run([sys.executable, "-c", text], check=False).returncode == 7
