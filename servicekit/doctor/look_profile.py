@@ -62,7 +62,11 @@ class ProfileQuestions:
         self._plan = board.ask(
             about, after(self._survey, lambda found: make_plan(order.profile, found.host))
         )
-        self._engine = then(lambda plan: versions.look(plan.profile.engine, plan.host.executable, account=plan.host.user))
+        self._engine = then(
+            lambda plan: versions.look(
+                plan.profile.engine, plan.host.executable, account=plan.host.user
+            )
+        )
         self._models = then(models_of)
         self._cache = then(lambda plan: place_of(plan.host.places.cache))
         self._weights = then(lambda plan: place_of(_home(plan)))
