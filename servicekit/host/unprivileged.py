@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import select
-import signal
 import stat
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from servicekit.host.child import Child
+from servicekit.host import programs
 from servicekit.host.removal import remove_tree
 
 if TYPE_CHECKING:
@@ -107,30 +105,14 @@ def output(
             os.chown(home, *ids)
         clean = {"PATH": PATH, "LANG": "C.UTF-8", "HOME": home, "TMPDIR": home}
         order["environment"] = clean | dict(environment or {})
-        return _run([sys.executable, "-I", "-S", "-c", _BECOME, json.dumps(order)], deadline)
+        command = (sys.executable, "-I", "-S", "-c", _BECOME, json.dumps(order))
+        done = programs.run(command, limit=deadline, environment={})
+    except programs.NotRunError:
+        return ""
     finally:
         parent = os.open(Path(home).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             remove_tree(parent, Path(home).name)
         finally:
             os.close(parent)
-
-
-def _run(argv: Sequence[str], deadline: float) -> str:
-    # A file and not a pipe: a grandchild that outlives the deadline cannot hold it open against us.
-    with tempfile.TemporaryFile() as file:
-        try:
-            child = Child.spawn(argv, {}, stdout=file.fileno(), stderr=file.fileno(), session=True)
-        except OSError:
-            return ""
-        try:
-            waiting = select.poll()
-            waiting.register(child.pidfd, select.POLLIN)
-            ended = bool(waiting.poll(deadline * 1000))
-            os.killpg(child.pid, signal.SIGKILL)  # what it left behind; it is not reaped yet
-            waiting.poll()
-            child.poll()
-        finally:
-            child.close()
-        file.seek(0)
-        return file.read(LONGEST).decode("utf-8", errors="replace") if ended else ""
+    return f"{done.stdout}{done.stderr}"[:LONGEST]
