@@ -80,9 +80,6 @@ class Manager(Protocol):
     def stop(self, unit: str, *, limit: float) -> None:
         """Stop and wait, at most `limit` seconds."""
 
-    def restart(self, unit: str, *, limit: float) -> None:
-        """Stop, wait, and start without waiting."""
-
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
         """Return the state of each of `units`."""
 

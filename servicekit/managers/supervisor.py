@@ -149,11 +149,6 @@ class Supervisor:
                 )
             time.sleep(POLL)
 
-    def restart(self, unit: str, *, limit: float) -> None:
-        """Stop, wait, start with the present configuration."""
-        self.stop(unit, limit=limit)
-        self.start(unit)
-
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
         """Return the state of each unit, by one call."""
         if not units:

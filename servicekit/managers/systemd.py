@@ -72,11 +72,6 @@ class Systemd:
         """Stop and wait."""
         self._order("stop", f"{unit}.service", limit=limit)
 
-    def restart(self, unit: str, *, limit: float) -> None:
-        """Stop, wait, start."""
-        self.stop(unit, limit=limit)
-        self.start(unit)
-
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
         """Return the state of each unit, by one call."""
         if not units:

@@ -66,18 +66,16 @@ def systemctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSystemctl:
 
 
 def test_systemd_is_given_its_orders(systemctl: FakeSystemctl) -> None:
-    """A start forgives and returns at once; a restart is a stop that is waited for, and a start."""
+    """A start resets earlier failures and returns at once; a stop is waited for."""
     manager = Systemd(system_places())
     manager.reload()
     manager.start("servicekit-x")
-    manager.restart("servicekit-x", limit=5)
+    manager.stop("servicekit-x", limit=5)
     assert systemctl.calls() == [
         "daemon-reload",
         "reset-failed servicekit-x.service",
         "start --no-block servicekit-x.service",
         "stop servicekit-x.service",
-        "reset-failed servicekit-x.service",
-        "start --no-block servicekit-x.service",
     ]
 
 
