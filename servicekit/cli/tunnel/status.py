@@ -104,23 +104,20 @@ async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> l
     for manager in sorted({manifest.manager for manifest in chosen}):
         units = [f"servicekit-{label(m.profile)}" for m in chosen if m.manager == manager]
         states |= _ask(opened, manager, units)
-    every = (*opened.manifests().values(), *opened.tunnels().values())
-    drift = drifted(Tree(), chosen, every)
-    looks = []
-    for manifest in chosen:
-        concluded = _concluded(opened, manifest, states)
-        report = replace(concluded, drift=drift[manifest.profile])
-        looks.append(_through(opened, report, deep=deep))
-    return await asyncio.gather(*looks)
+    drift = drifted(Tree(), chosen, (*opened.manifests().values(), *opened.tunnels().values()))
+    reports = await asyncio.gather(*(_report(opened, each, states, deep=deep) for each in chosen))
+    return [replace(report, drift=drift[report.name]) for report in reports]
 
 
-def _concluded(opened: Session, manifest: Manifest, states: Mapping[str, Seen]) -> TunnelReport:
-    """The status of a tunnel without a request through it."""
+async def _report(
+    opened: Session, manifest: Manifest, states: Mapping[str, Seen], *, deep: bool
+) -> TunnelReport:
+    """The status of a tunnel, tested by a request through it where it is up."""
     from dataclasses import replace
 
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
-    from servicekit.tunnel.status import TunnelReport, TunnelStatus, conclude
+    from servicekit.tunnel.status import TunnelReport, TunnelStatus, conclude, look_through
     from servicekit.tunnel.values import LOOPBACK
     from servicekit.watchdog.census import Census
     from servicekit.watchdog.ports import port_holder
@@ -131,21 +128,14 @@ def _concluded(opened: Session, manifest: Manifest, states: Mapping[str, Seen]) 
     except UserError as error:  # the other tunnels are shown all the same
         return TunnelReport(name, TunnelStatus.DOWN, " / ".join(error.message.splitlines()))
     report = conclude(tunnel, manifest, states.get(tunnel.unit), published(opened, name))
+    if report.state is TunnelStatus.UP:
+        expected = _expected(opened, tunnel, deep=deep)
+        return await look_through(report, tunnel, opened.places, expected)
     if report.state is TunnelStatus.PORT_TAKEN and not tunnel.reverse:
         holder = port_holder(LOOPBACK, tunnel.local, None, Census())
         if holder is not None:
             return replace(report, why=f"{report.why}; used by {holder.who}")
     return report
-
-
-async def _through(opened: Session, report: TunnelReport, *, deep: bool) -> TunnelReport:
-    from servicekit.tunnel.runner import load
-    from servicekit.tunnel.status import TunnelStatus, look_through
-
-    if report.state is not TunnelStatus.UP:
-        return report
-    tunnel = load(opened.places, report.name)
-    return await look_through(report, tunnel, opened.places, _expected(opened, tunnel, deep=deep))
 
 
 def _ask(opened: Session, manager: str, units: list[str]) -> dict[str, Seen]:
