@@ -238,19 +238,38 @@ def _quoted(text: str) -> str:
 _WORD: Final = re.compile(r'[^\s="\\]+')
 
 
-class LineEvents:
-    """Events and the engine's lines as plain lines on one descriptor: logfmt, or for a terminal."""
+def _renderer(log_format: str, *, terminal: bool) -> Callable[[dict[str, str]], str]:
+    """Choose how an event becomes a line.
 
-    def __init__(self, fields: Mapping[str, str], descriptor: int) -> None:
+    structlog is loaded only where its form is asked for: a service would hold 5 MiB for it as long
+    as it lives.
+    """
+    if log_format == "json":
+        from structlog.processors import JSONRenderer
+
+        as_json = JSONRenderer()
+        return lambda entry: str(as_json(None, "", dict(entry)))
+    if log_format == "console" or terminal:
+        from structlog.dev import ConsoleRenderer
+
+        console = ConsoleRenderer(timestamp_key="time", colors=terminal)
+        return lambda entry: console(None, "", dict(entry))
+    return logfmt
+
+
+class LineEvents:
+    """Events and the engine's lines as plain lines on one descriptor.
+
+    An event is a line of logfmt, for a terminal or as `console` a coloured one, as `json` an
+    object. The engine's lines stay as they are, since `diagnose` reads them.
+    """
+
+    def __init__(
+        self, fields: Mapping[str, str], descriptor: int, log_format: str = "auto"
+    ) -> None:
         self._fields = fields
         self._output = Output(descriptor)
-        self._render: Callable[[dict[str, str]], str] = logfmt
-        if os.isatty(descriptor):
-            # Colours only: a service would hold 5 MiB for it as long as it lives.
-            from structlog.dev import ConsoleRenderer
-
-            coloured = ConsoleRenderer(timestamp_key="time")
-            self._render = lambda entry: coloured(None, "", entry)
+        self._render = _renderer(log_format, terminal=os.isatty(descriptor))
 
     def event(
         self, message: str, priority: Priority, *, message_id: str = "", **fields: str
@@ -276,14 +295,19 @@ class LineEvents:
 
 
 def open_events(
-    fields: Mapping[str, str], environment: Mapping[str, str], descriptor: int | None = None
+    fields: Mapping[str, str],
+    environment: Mapping[str, str],
+    descriptor: int | None = None,
+    *,
+    log_format: str = "auto",
 ) -> Events:
-    """Write to stderr or `descriptor`, and to the journal itself where it reads that."""
+    """Write to stderr or `descriptor`; with "auto", to the journal itself where it reads that."""
     if descriptor is None:
         descriptor = sys.stderr.fileno()
-    if _journal_reads(descriptor, environment.get("JOURNAL_STREAM", "")):
+    reads = _journal_reads(descriptor, environment.get("JOURNAL_STREAM", ""))
+    if reads and log_format == "auto":
         return JournalEvents(fields, descriptor)
-    return LineEvents(fields, descriptor)
+    return LineEvents(fields, descriptor, log_format)
 
 
 def _journal_reads(descriptor: int, stream: str) -> bool:

@@ -54,9 +54,10 @@ def _changed(mine: Session, plan: InstalledPlan) -> str:
         return "profile"
     manifest = mine.manifest(name)
     user = account_of(mine, now, manifest.manager, manifest.user_name)
-    alert = mine.settings.alert_command
-    installed = (plan.places, plan.user, plan.alert_command)
-    return "" if installed == (mine.places, user, alert) else "settings"
+    settings = mine.settings
+    wanted = (mine.places, user, settings.alert_command, settings.log_format)
+    installed = (plan.places, plan.user, plan.alert_command, plan.log_format)
+    return "" if installed == wanted else "settings"
 
 
 def note_outdated(mine: Session, name: str) -> None:

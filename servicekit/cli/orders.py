@@ -41,6 +41,7 @@ def order_of(
         command=mine.command(),
         kv_tokens=own.kv_tokens if own is not None else None,
         alert_command=mine.settings.alert_command,
+        log_format=mine.settings.log_format,
         sources=mine.sources(profile.name),
         path=_search_path(mine),
         enable=enable,

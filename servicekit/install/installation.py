@@ -64,6 +64,7 @@ class Order:
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
     alert_command: tuple[str, ...] = ()
+    log_format: str = "auto"
     """What the settings run for a service that stays failed."""
     sources: Mapping[str, str | None] = field(default_factory=dict)
     """Files that profile and settings were read from, with their hashes."""
@@ -124,6 +125,7 @@ def look_around(order: Order, tree: Tree) -> Survey:
         uuids=order.uuids,
         kv_tokens=order.kv_tokens,
         alert_command=order.alert_command,
+        log_format=order.log_format,
         sources=order.sources,
     )
     return replace(found, host=host)

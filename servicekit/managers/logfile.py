@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery
 
 # One of servicekit's own lines, as `servicekit.log` writes them without a journal.
-OURS: Final = re.compile(rb"time=(?P<time>\S+) level=(?P<level>\w+) .* (?:run|tunnel)=\S+$")
+OURS: Final = re.compile(
+    rb'(?:time=|{"time": ")(?P<time>[^\s"]+)(?: level=|", "level": ")(?P<level>\w+)'
+    rb'.* (?:run=|tunnel=|"run": |"tunnel": )\S+$'
+)
 # What `journalctl --priority` takes, by number.
 LEVELS: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 OUR_LEVELS: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6, "debug": 7}
@@ -46,8 +49,8 @@ def matching(lines: Iterable[bytes], query: LogQuery, now: datetime) -> Iterable
     if query.priority:
         lines = _as_grave_as(lines, _level(query.priority))
     if query.cause:
-        mark = f" cause={query.cause} ".encode()
-        lines = (line for line in lines if mark in line)
+        marks = (f" cause={query.cause} ".encode(), f'"cause": "{query.cause}"'.encode())
+        lines = (line for line in lines if any(mark in line for mark in marks))
     return lines
 
 
@@ -56,12 +59,13 @@ def of_run(lines: Iterable[bytes], run: str) -> Iterator[bytes]:
 
     A watchdog logs its run id before the engine starts.
     """
-    mark = f" run={run}".encode()
+    marks = (f" run={run}".encode(), f'"run": "{run}'.encode())
     begun = False
     for line in lines:
-        if begun and OURS.match(line) and mark not in line:
+        of_it = any(mark in line for mark in marks)
+        if begun and OURS.match(line) and not of_it:
             return
-        begun = begun or mark in line
+        begun = begun or of_it
         if begun:
             yield line
 

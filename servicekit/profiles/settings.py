@@ -87,7 +87,8 @@ class Settings(BaseSettings):
     )
     log_format: Literal["auto", "console", "json"] = Field(
         default="auto",
-        description="form of servicekit's own log; auto: the journal's under systemd, else text",
+        description="form of servicekit's own log; auto: the journal's under systemd, else text; "
+        "console, json: lines of text or of JSON",
     )
     alert_command: Annotated[tuple[Line, ...], AfterValidator(_command)] = Field(
         default=(),

@@ -61,6 +61,7 @@ class InstalledPlan:
     kv_tokens: int | None = None
     """Tokens of the KV pool by the memory plan; `None` where the GPU could not be asked."""
     alert_command: tuple[str, ...] = ()
+    log_format: str = "auto"
     sources: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     """Files that the profile was read from, with their hashes."""
     servicekit: str = __version__
@@ -82,6 +83,7 @@ def plan_text(plan: Plan) -> str:
         "user": host.user,
         "kv_tokens": host.kv_tokens,
         "alert_command": host.alert_command,
+        "log_format": host.log_format,
         "sources": dict(host.sources),
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
@@ -133,6 +135,7 @@ def parse_plan(text: str, *, where: str) -> InstalledPlan:
             user=data["user"],
             kv_tokens=data["kv_tokens"],
             alert_command=tuple(data["alert_command"]),
+            log_format=str(data.get("log_format", "auto")),
             sources=data["sources"],
             servicekit=str(data["servicekit"]),
         )

@@ -45,6 +45,8 @@ class Host:
     """Tokens of the KV pool by the memory plan; `None` where the GPU could not be asked."""
     alert_command: tuple[str, ...] = ()
     """What the settings run for a service that stays failed."""
+    log_format: str = "auto"
+    """Form of the watchdog's own log: `auto`, `console` or `json`."""
     sources: Mapping[str, str | None] = field(default_factory=dict)
     """Files that profile and settings were read from, with their hashes."""
 

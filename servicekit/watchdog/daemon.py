@@ -113,7 +113,7 @@ class Watchdog:
             secrets.values(),
             run=self._id,
             book=book,
-            events=open_events(fields, os.environ),
+            events=open_events(fields, os.environ, log_format=plan.log_format),
             notifier=Notifier(),
         )
         become_subreaper()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import array
+import json
 import os
 import socket
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,6 +25,7 @@ from servicekit.log import (
     logfmt,
     open_events,
 )
+from servicekit.managers.logfile import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,6 +158,50 @@ def test_a_terminal_gets_an_event_for_people() -> None:
     os.close(writing)
     assert "ready" in said
     assert "=" in said
+
+
+@pytest.mark.parametrize("environment", ["journal", "none"])
+def test_events_can_be_json(pipe: tuple[int, int], environment: str) -> None:
+    """With `log_format = "json"` an event is an object on a line, wherever the log goes."""
+    status = os.fstat(pipe[1])
+    stream = f"{status.st_dev}:{status.st_ino}" if environment == "journal" else ""
+    events = open_events(FIELDS, {"JOURNAL_STREAM": stream}, pipe[1], log_format="json")
+    events.event("it\x1b[2J failed", Priority.ERROR, cause="hung")
+    events.engine("a line of the engine")
+    line, engine = os.read(pipe[0], 4096).decode().splitlines()
+    said = json.loads(line)
+    assert {"level": "error", "event": "it\x1b[2J failed", "cause": "hung", **FIELDS}.items() <= (
+        said.items()
+    )
+    assert "\x1b" not in line
+    assert engine == "a line of the engine"
+    assert (ours := OURS.match(line.encode())) is not None
+    assert ours["time"].decode() == said["time"]
+
+
+def test_console_lines_have_colours_on_a_terminal_only(pipe: tuple[int, int]) -> None:
+    """With `log_format = "console"` a log file gets text without control characters."""
+    events = open_events(FIELDS, {}, pipe[1], log_format="console")
+    events.event("ready", Priority.INFO)
+    line = os.read(pipe[0], 4096).decode()
+    assert "ready" in line
+    assert "\x1b" not in line
+
+
+def test_structlog_is_loaded_only_where_its_form_is_asked_for() -> None:
+    """A service whose log is plain or the journal's does not hold it in memory."""
+    for log_format in ("auto", "json", "console"):
+        program = (
+            "import os, sys\n"
+            "from servicekit.log import open_events\n"
+            "null = os.open('/dev/null', os.O_WRONLY)\n"
+            f"open_events({{}}, {{}}, null, log_format='{log_format}')\n"
+            "print('structlog' in sys.modules)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.strip() == str(log_format != "auto")
 
 
 def test_lines_go_to_the_journal_only_where_it_reads_them(pipe: tuple[int, int]) -> None:

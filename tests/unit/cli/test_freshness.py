@@ -134,8 +134,10 @@ def test_another_profile_that_is_broken_is_no_matter(host: Host) -> None:
 
 def test_changed_settings_are_reported(host: Host) -> None:
     """What an install takes from the settings counts, and nothing else."""
-    host.settings('log_format = "json"')
+    host.settings('alert_webhook = "http://127.0.0.1:1/"')
     assert host.outdated == ""
+    host.settings('log_format = "json"')
+    assert host.outdated.startswith("settings changed since it was installed: ")
     host.settings('alert_command = ["/bin/true"]')
     assert host.outdated.startswith("settings changed since it was installed: ")
 

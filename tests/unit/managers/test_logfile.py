@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -30,6 +31,29 @@ LOG = (
     ours("12:20:00.000", run="r2"),
     b"INFO: loading again\n",
 )
+
+
+def as_json(line: bytes) -> bytes:
+    """The same event as `log_format = "json"` writes it; an engine's line as it is."""
+    if not line.startswith(b"time="):
+        return line
+    return (json.dumps(dict(word.split("=") for word in line.decode().split())) + "\n").encode()
+
+
+JSON_LOG = tuple(map(as_json, LOG))
+
+
+def test_a_log_of_json_lines_is_filtered_alike() -> None:
+    """Each filter picks the same lines, whichever form the log has."""
+    for query in (
+        LogQuery(run="r2"),
+        LogQuery(cause="hung"),
+        LogQuery(since="14:20"),
+        LogQuery(priority="err"),
+    ):
+        expected = [as_json(line) for line in matching(LOG, query, NOW)]
+        assert 0 < len(expected) < len(LOG)
+        assert list(matching(JSON_LOG, query, NOW)) == expected
 
 
 def test_a_runs_lines_are_cut_out_of_a_log_of_many() -> None:

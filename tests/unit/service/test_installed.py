@@ -140,7 +140,7 @@ def test_the_plan_of_another_profile_is_refused(tmp_path: Path) -> None:
 def test_the_layout_is_as_released() -> None:
     """A key that is renamed or removed needs another format number."""
     assert sorted(json.loads(plan_text(plan("demo")))) == [
-        *("alert_command", "command", "format", "kv_tokens", "places", "profile"),
+        *("alert_command", "command", "format", "kv_tokens", "log_format", "places", "profile"),
         *("servicekit", "sources", "user"),
     ]
 
