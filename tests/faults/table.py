@@ -384,7 +384,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "exits-137",
         "the engine exits 137, as a shell says of SIGKILL: by itself no proof of anything",
-        Failed("engine-signal", 75, within=AT_ONCE, says="only the kernel's log can tell"),
+        Failed("engine-signal", 75, within=AT_ONCE, says="only the kernel's log shows"),
         act=acts.tell(exit=137),
         quick=LATER,
     ),
