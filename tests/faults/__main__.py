@@ -28,27 +28,27 @@ HEAD: Final = """\
 # What happens when something goes wrong
 
 Every fault below is injected into a real service: a real `servicekit watch` over a
-[fake engine](../tests/fake_engine.py) that speaks as SGLang, vLLM, llama.cpp or any
-OpenAI-compatible server does, and lies on command, or in the last rows over llama.cpp's own server
-with a real model. Where a GPU is needed, its [driver](../tests/drivers/pynvml.py) is made up, too;
-[gpu.md](gpu.md) tells of a real one. Each row is played under {managers}: `bare` is a test as the
-watchdog's parent, the others are real ones, with what `servicekit install` writes for them.
+[fake engine](../tests/fake_engine.py) that replies as SGLang, vLLM, llama.cpp or any
+OpenAI-compatible server does and misbehaves on command, or, in the last rows, over llama.cpp's own
+server with a real model. Where a GPU is needed, its [driver](../tests/drivers/pynvml.py) is fake
+as well; [gpu.md](gpu.md) reports on a real one. Each row runs under {managers}: in `bare` the
+test is the watchdog's parent; the others are real managers, with what `servicekit install` writes.
 
-`make faults` plays all of them and writes this page; `make test` plays those that are not near to
-another one, and the most telling ones under the real managers, too. The rows are a
-[table](../tests/faults/table.py), and what is done in them is a
+`make faults` runs all rows and writes this page; `make test` runs those that differ from each
+other, and the most important ones under the real managers as well. The rows are a
+[table](../tests/faults/table.py), and what they do is a
 [list of acts](../tests/faults/acts.py).
 
-Times are seconds; where there are several, they are of the managers in that order, and `-` means
-that the row makes no sense under that one. *Detected after* counts from the injection, or from the
+Times are seconds; several values belong to the managers in that order, and `-` means
+that the row does not apply to that manager. *Detected after* counts from the injection, or from the
 launch where the fault is there from the start. *New process after* counts from the fault to the
-next engine's process, and contains all the proof that nothing of the old one is left; up to six
-rows are played at a time on {cores} cores, which it shows. *Left behind* is what is found of
-processes, and so of the VRAM that they hold, of port and shared memory when the row is over.
+next engine's process, and includes the proof that nothing of the old one is left; up to six
+rows run at a time on {cores} cores, which lengthens them. *Left behind* lists
+processes (and so the VRAM that they hold), ports and shared memory that remain after the row.
 
-All rows have a profile with short bounds, where they do not say otherwise: a completion every 1 s,
+All rows use a profile with short limits unless they say otherwise: a completion every 1 s,
 1.5 s to answer it, a hang after 3 s without progress, a start given up after 4 s without progress.
-With longer bounds, detection takes that much longer.
+With longer limits, detection takes that much longer.
 
 {rows} rows, played {played} times: {wrong}.
 
@@ -128,7 +128,7 @@ def render(
 
 
 def _is_fault(outcome: Outcome) -> bool:
-    """Tell whether the engine is to be ended or restarted in this row."""
+    """Whether this row ends or restarts the engine."""
     return not isinstance(outcome.row.expect, Ready | Degraded)
 
 
