@@ -34,7 +34,7 @@ Reverse = Annotated[
     bool | None,
     typer.Option(
         "--reverse/--forward",
-        help="The engine is here and the server gets the port, or the other way, the default.",
+        help="The engine is on this host, or on the server, the default.",
     ),
 ]
 SshPort = Annotated[
