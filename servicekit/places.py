@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Where one of ours begins that is not about the system's services in any case.
 _COMMAND: Final = re.compile("`servicekit (?!--user)(?=[^`]*`(?! as root))")
-"""Where one of ours begins that is not about the system's services in any case."""
 
 
 class Scope(StrEnum):

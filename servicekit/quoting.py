@@ -38,8 +38,8 @@ Word: TypeAlias = tuple[Piece, ...]
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+# The kernel ends an argument at NUL, and a lone surrogate has no UTF-8 to be written in.
 _NOWHERE: Final = re.compile("[\0\ud800-\udfff]")
-"""The kernel ends an argument at NUL, and a lone surrogate has no UTF-8 to be written in."""
 
 _NONCHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
     chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)

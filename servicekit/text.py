@@ -8,8 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-LONGEST_QUOTE: Final = 60
-"""Characters of a user's value that a finding repeats."""
+LONGEST_QUOTE: Final = 60  # characters of a user's value that a finding repeats
 
 
 def printable(text: str) -> str:

@@ -11,14 +11,11 @@ from typing import Final
 
 from servicekit.engines.base import LegalValue
 
+# An option's entry begins at the margin (llama.cpp) or near it (argparse).
 _ENTRY: Final = re.compile(r"^ {0,4}(?=--?[A-Za-z0-9])")
-"""An option's entry begins at the margin (llama.cpp) or near it (argparse)."""
-LONGEST_LINE: Final = 4096
-"""Characters of a line that are read."""
-MOST_LINES: Final = 400
-"""Lines of one option's help that are read."""
-_INDENT: Final = " " * 5
-"""Its help is further in."""
+LONGEST_LINE: Final = 4096  # characters of a line that are read
+MOST_LINES: Final = 400  # lines of one option's help that are read
+_INDENT: Final = " " * 5  # its help is further in
 _NAME: Final = re.compile(r"(?:^|, )(--?[A-Za-z0-9][\w.-]*)(?: (?:(?!, -).)*)?")
 _CHOICES: Final = (
     re.compile(r"\{([^{}]+)\}"),  # {a,b}
@@ -33,7 +30,7 @@ _SEVERAL: Final = re.compile(r"\[(\S+ )?\[?\S+ \.\.\.\]+|\S+ \[\S+ \.\.\.\]")
 
 
 def read_help(text: str) -> dict[str, LegalValue]:
-    """Give every option string of a help text, with what may follow it."""
+    """Return every option string of a help text, with what may follow it."""
     entries: list[list[str]] = []
     for whole in text.splitlines():
         line = whole[:LONGEST_LINE]
@@ -58,14 +55,14 @@ def _value(metavar: str, help_: str) -> LegalValue:
     if not metavar:
         return LegalValue("flag")
     for pattern in _CHOICES:
-        if found := pattern.search(metavar):
-            return LegalValue("text", tuple(re.split(r"[,|]", found[1])), _many(metavar))
+        if match := pattern.search(metavar):
+            return LegalValue("text", tuple(re.split(r"[,|]", match[1])), _many(metavar))
     if metavar == "N":
         return LegalValue("number", tuple(dict.fromkeys(_QUOTED.findall(help_))))
     if _LISTED.fullmatch(metavar):
         return LegalValue("text", tuple(metavar.split(",")), ",")
-    if found := _ALLOWED.search(help_):
-        return LegalValue("text", tuple(found[1].split(", ")))
+    if match := _ALLOWED.search(help_):
+        return LegalValue("text", tuple(match[1].split(", ")))
     if metavar in {"MODE", "TYPE", "FORMAT"} and (bullets := _BULLET.findall(f" {help_}")):
         return LegalValue("text", tuple(dict.fromkeys([*bullets, *_DEFAULT.findall(help_)])))
     return LegalValue("text", (), _many(metavar))

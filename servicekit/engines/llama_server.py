@@ -40,7 +40,7 @@ _PACKAGED = re.compile(r"(?P<package>[A-Za-z_][A-Za-z0-9_.]*):(?P<file>.+)")
 
 
 def find_model(model: str) -> Path:
-    """Give the path of a model file named as a path or as `package:file`.
+    """Return the path of a model file named as a path or as `package:file`.
 
     `package:file` is a file inside an installed Python package, which is located and not imported:
     a wheel may carry a model for a program that is not installed here. An existing path wins.
@@ -72,16 +72,16 @@ def find_model(model: str) -> Path:
 
 
 def find_on_hub(repo: str, file: str) -> Path:
-    """Give the path of a GGUF file that was fetched from the hub, as its `main` was then.
+    """Return the path of a GGUF file that was fetched from the hub, as its `main` was then.
 
     Nothing is downloaded. Raises `UserError` when it is not in the hub's cache of this environment.
     """
     cache = Path(cache_directory(os.environ))
-    found = Repository(cache, repo).find(MAIN, file)
-    if found is None:
+    path = Repository(cache, repo).find(MAIN, file)
+    if path is None:
         message = f'model file "{file}" of "{repo}" is not in {cache}'
         raise UserError(message, hint="fetch it beforehand")
-    return found
+    return path
 
 
 class _Parser(argparse.ArgumentParser):

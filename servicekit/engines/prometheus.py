@@ -43,7 +43,7 @@ class MetricSample:
 
 
 def read_samples(body: str, wanted: Collection[str]) -> tuple[MetricSample, ...]:
-    """Give the samples whose name is in `wanted`, in the order of the exposition."""
+    """Return the samples whose name is in `wanted`, in the order of the exposition."""
     pattern = re.compile(rf"^(?:{'|'.join(map(re.escape, wanted))})(?=[{{ \t]).*", re.MULTILINE)
     lines = (line for line in pattern.findall(body) if len(line) <= LONGEST_LINE)
     matches = (_SERIES.match(line) for line in lines)
@@ -64,7 +64,7 @@ def _unescape(text: str) -> str:
 
 
 def totals(samples: Iterable[MetricSample], *, of: str) -> dict[str, float]:
-    """Give the sum of the samples of each name: over the ranks of an engine, say.
+    """Return the sum of the samples of each name: over the ranks of an engine, say.
 
     A sample that is no number tells nothing: it differs from itself, and would pass for progress.
     Raise `ShapeError` where there are none: either they are not out of an exposition of engine `of`

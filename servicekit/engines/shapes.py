@@ -11,14 +11,12 @@ from servicekit.text import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LONGEST: Final = 18
-"""Digits of a figure; Python refuses to read some thousand."""
-QUOTED: Final = 200
-"""Characters of an unexpected body that an error quotes."""
+LONGEST: Final = 18  # digits of a figure; Python refuses to read some thousand
+QUOTED: Final = 200  # characters of an unexpected body that an error quotes
 
 
 def models_listed(models: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401 - parsed JSON
-    """Give the entries of a `/v1/models` body that have an id, or raise `ShapeError`."""
+    """Return the entries of a `/v1/models` body that have an id, or raise `ShapeError`."""
     data = models.get("data") if isinstance(models, dict) else None
     if not isinstance(data, list):
         raise ShapeError(f"not a list of models: {quote(models)}")
@@ -27,7 +25,7 @@ def models_listed(models: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401
 
 
 def names_listed(models: Any) -> tuple[str, ...]:  # noqa: ANN401 - parsed JSON
-    """Give the model names that a `/v1/models` body lists, or raise `ShapeError`."""
+    """Return the model names that a `/v1/models` body lists, or raise `ShapeError`."""
     return tuple(entry["id"] for entry in models_listed(models))
 
 
@@ -54,7 +52,7 @@ def read_completion(body: Any) -> Completion:  # noqa: ANN401 - parsed JSON
 
 
 def figure(value: object) -> int | None:
-    """Give `value` if it can be a context figure, a positive whole number, else `None`."""
+    """Return `value` if it can be a context figure, a positive whole number, else `None`."""
     return value if type(value) is int and value > 0 else None
 
 
@@ -75,9 +73,9 @@ def parse_object(body: str) -> dict[str, Any]:
 
 
 def quote(body: object) -> str:
-    """Give the beginning of a body, on one line, for an error.
+    """Return the beginning of a body, on one line, for an error.
 
-    Control characters are spelt out: whoever reads a log must not have his terminal led by it.
+    Control characters are escaped, so that they cannot control the terminal of a reader.
     """
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, default=repr)
     line = printable(" ".join(text[:QUOTED].split()))

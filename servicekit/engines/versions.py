@@ -26,8 +26,7 @@ from servicekit.profiles.vocabulary import EngineName
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-VERSION_DEADLINE: Final = 10.0
-"""Seconds that a program may take to tell its version."""
+VERSION_DEADLINE: Final = 10.0  # seconds that a program may take to tell its version
 
 HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
     EngineName.SGLANG: ("serve", "--help"),
@@ -36,20 +35,18 @@ HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
 }
 """Arguments that make an engine list its options without loading a model."""
 
-_LONGEST_VERSION: Final = 1 << 14
-"""Characters of what a program prints when it is asked for its version."""
-_SCRIPT: Final = 4096
-"""Bytes of a program that are looked at for its interpreter."""
+_LONGEST_VERSION: Final = 1 << 14  # characters of a program's version text
+_SCRIPT: Final = 4096  # bytes of a program that are searched for its interpreter
 
+# What installers write where the interpreter's path is too long for a first line.
 _SHELL_STUB: Final = re.compile(rb"""^'''exec' (?:"([^"]+)"|(\S+)) "\$0" "\$@"$""", re.MULTILINE)
-"""What installers write where the interpreter's path is too long for a first line."""
 _BESIDE: Final = re.compile(
     rb"""^'''exec' "\$\(dirname .*\)"/'?([\w.-]+)'? "\$0" "\$@"$""", re.MULTILINE
 )
 """What uv writes into environments that may be moved: the interpreter beside the program."""
 _DIST: Final = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
+# In what `llama-server --version` prints, today's and the former way.
 _BUILD: Final = re.compile(r"version: .*?\bbuild (\d+)|version: (\d+) \(")
-"""In what `llama-server --version` prints, today's and the former way."""
 _CUDA_LIBRARY: Final = re.compile(r"nvidia-cuda-runtime(?:-cu\d+)?")
 
 
@@ -61,11 +58,11 @@ def look(
     options: bool = False,
     deadline: float = 120.0,
 ) -> InstalledEngine:
-    """Find out what is installed where the absolute path `executable` leads.
+    """Find out what is installed at the absolute path `executable`.
 
     With `options` the engine is asked for its options, too, which imports it: SGLang and vLLM take
-    up to a minute, and `deadline` seconds bound it. Root asks as the service's `account`. What
-    cannot be found out is left empty.
+    up to a minute, and `deadline` seconds bound it. Root asks as the service's `account`. What is
+    unknown is left empty.
     """
     program = Path(executable)
     if not program.is_absolute() or not os.access(program, os.R_OK) or not program.is_file():
@@ -87,13 +84,13 @@ def look(
 
 def _packages(program: Path) -> dict[str, str]:
     """Versions of the Python packages that the program would import, by canonical name."""
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for folder in _site_folders(program):
         for entry in sorted(folder.glob("*.dist-info")):
             match = _DIST.fullmatch(entry.name)
             if match is not None and _is_version(match["version"]):
-                found.setdefault(canonicalize_name(match["name"]), match["version"])
-    return found
+                packages.setdefault(canonicalize_name(match["name"]), match["version"])
+    return packages
 
 
 def _is_version(text: str) -> bool:
@@ -105,7 +102,7 @@ def _is_version(text: str) -> bool:
 
 
 def _site_folders(program: Path) -> Iterator[Path]:
-    """Give the folders of packages of the interpreter that runs `program`, first the nearest."""
+    """Yield the folders of packages of the interpreter that runs `program`, first the nearest."""
     interpreter = _interpreter(program)
     if interpreter is None:
         return
@@ -128,7 +125,7 @@ def _site_folders(program: Path) -> Iterator[Path]:
 
 
 def _shared_home(settings: Path) -> Path | None:
-    """Give the folder of the interpreter whose packages an environment sees as well, if it does."""
+    """Return the directory of the interpreter whose packages an environment shares, if any."""
     lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
     values = {
         key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)
@@ -138,7 +135,7 @@ def _shared_home(settings: Path) -> Path | None:
 
 
 def _interpreter(program: Path) -> Path | None:
-    """Give the Python that runs `program`: from its first lines, or itself. `None` for others."""
+    """Return the Python that runs `program`: from its first lines, or itself. `None` for others."""
     if re.fullmatch(r"python[\d.]*", program.name):
         return program
     with program.open("rb") as file:
@@ -154,8 +151,8 @@ def _interpreter(program: Path) -> Path | None:
         return None
     if words[0].endswith(b"/env"):
         name = os.fsdecode(words[-1])
-        found = shutil.which(name) if name.startswith("python") else None
-        return Path(found) if found else None
+        path = shutil.which(name) if name.startswith("python") else None
+        return Path(path) if path else None
     interpreter = Path(os.fsdecode(words[0]))
     return interpreter if interpreter.name.startswith("python") else None
 
@@ -172,14 +169,14 @@ def _cuda(packages: Mapping[str, str]) -> str | None:
 def _build(program: Path, packages: Mapping[str, str], account: str | None) -> str | None:
     """Number of llama.cpp's build: what the program tells, or what the wheel's version ends in."""
     if not packages:
-        told = output(
+        text = output(
             [str(program), "--version"],
             account=account,
             deadline=VERSION_DEADLINE,
             environment=_asking(),
         )
-        found = _BUILD.search(told[:_LONGEST_VERSION])
-        return (found[1] or found[2]) if found else None
+        build = _BUILD.search(text[:_LONGEST_VERSION])
+        return (build[1] or build[2]) if build else None
     return packages.get("xllamacpp", "").rpartition(".")[2] or None
 
 

@@ -1,4 +1,4 @@
-"""The hub's cache on disk: where every engine looks for models by their names. Disk.
+"""The hub's cache on disk, where every engine looks for models by name. Disk.
 
 The layout is huggingface_hub's, and llama.cpp's as well: `blobs/` holds files under their
 checksums, `snapshots/COMMIT/` links to them by their names, `refs/` tells which commit a branch or
@@ -20,17 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+# Name of a blob: the SHA-256 of a large file, the id that git gives a small one.
 DIGEST: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-"""Name of a blob: the SHA-256 of a large file, the id that git gives a small one."""
-PARTIAL: Final = ".incomplete"
-"""Suffix of a blob that is not whole yet."""
-LONGEST_REF: Final = 1024
-"""Bytes of a file that names a commit."""
+PARTIAL: Final = ".incomplete"  # suffix of a blob that is not whole yet
+LONGEST_REF: Final = 1024  # bytes of a file that names a commit
 DEEPEST: Final = 16
-MOST_FILES: Final = 20_000
-"""Folders below each other, and files, that no model on the hub has."""
-MAIN: Final = "main"
-"""Branch that is meant where nothing is said."""
+MOST_FILES: Final = 20_000  # folders below each other, and files, that no model on the hub has
+MAIN: Final = "main"  # the default branch
 
 
 def cache_directory(environment: Mapping[str, str]) -> PurePosixPath:
@@ -46,7 +42,7 @@ def cache_directory(environment: Mapping[str, str]) -> PurePosixPath:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a model."""
+    """A file of a model."""
 
     name: str
     """Path inside the repository."""
@@ -80,11 +76,11 @@ class Repository:
         self.blobs = self.folder / "blobs"
 
     def blob(self, digest: str) -> Path:
-        """Where the file with this checksum is, or would be."""
+        """The path of the file with this checksum."""
         return self.blobs / digest
 
     def partial(self, digest: str) -> Path:
-        """Where the same file is as long as it is not whole."""
+        """The path of the same file while it is incomplete."""
         return self.blobs / f"{digest}{PARTIAL}"
 
     def snapshot(self, commit: str) -> Path:
@@ -96,7 +92,7 @@ class Repository:
         return self.folder / "refs" / revision
 
     def commit(self, revision: str) -> str | None:
-        """Which commit `revision` was when it was fetched; `None` where it never was."""
+        """The commit of `revision` when it was fetched; `None` if it never was."""
         if COMMIT.fullmatch(revision):
             return revision
         try:
@@ -108,7 +104,7 @@ class Repository:
         return text if COMMIT.fullmatch(text) else None
 
     def listing(self, revision: str) -> Listing | None:
-        """List what is here of `revision`, as far as names and links tell; `None`: nothing."""
+        """List the files of `revision` by names and links; `None` if there are none."""
         commit = self.commit(revision)
         if commit is None:
             return None
@@ -122,33 +118,33 @@ class Repository:
         return Listing(commit, tuple(files)) if files else None
 
     def begun(self) -> int:
-        """Bytes of files that were begun and are not whole."""
+        """Bytes of partial files."""
         return sum(path.stat().st_size for path in _walk(self.blobs) if path.suffix == PARTIAL)
 
     def find(self, revision: str, name: str) -> Path | None:
-        """Where the file `name` of `revision` is; `None` where it is not here."""
+        """Where the file `name` of `revision` is; `None` if it is not here."""
         commit = self.commit(revision)
         path = None if commit is None else self.snapshot(commit) / name
         return path if path is not None and path.is_file() else None
 
 
 def _walk(top: Path) -> Iterator[Path]:
-    """Give every file below `top`, sorted; nothing where there is no such directory.
+    """Yield every file below `top`, sorted; nothing where there is no such directory.
 
     Raises `PermissionError` where it may not look. Whoever owns the cache may have filled it with
     anything: what is nested deeper, or beyond more files, than in any model is left out.
     """
-    found: list[Path] = []
+    files: list[Path] = []
     folders = [(top, 0)]
-    while folders and len(found) < MOST_FILES:
+    while folders and len(files) < MOST_FILES:
         folder, depth = folders.pop()
         try:
             with os.scandir(folder) as entries:
                 for entry in islice(entries, MOST_FILES):
                     if not entry.is_dir(follow_symlinks=False):
-                        found.append(Path(entry.path))
+                        files.append(Path(entry.path))
                     elif depth < DEEPEST:
                         folders.append((Path(entry.path), depth + 1))
         except FileNotFoundError:
             continue
-    yield from sorted(found)
+    yield from sorted(files)

@@ -1,7 +1,7 @@
-"""What an engine must find on this host to start without a network, and whether it is here. Disk.
+"""Which models an engine needs to start without a network, and which are missing. Disk.
 
-Fast enough for every install and start: names and links are looked at, no file is read. Whether the
-files are whole down to the last bit is for `servicekit fetch --check`.
+Fast enough for every install and start: only names and links are checked. `servicekit fetch
+--check` compares the files with their checksums.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from servicekit.profiles.model import Profile
 
+# Options that name another model whose small files an engine reads.
 TOKENIZERS: Final = ("tokenizer", "tokenizer-path", "hf-config-path")
-"""Options that name another model whose small files an engine reads."""
+# SGLang's option for the revision of the drafter.
 DRAFT_REVISION: Final = "speculative-draft-model-revision"
-"""SGLang's option for the revision of the drafter."""
 
 _SAFE: Final = "*.safetensors"
 _OTHER_WEIGHTS: Final = (
@@ -38,15 +38,13 @@ _OTHER_WEIGHTS: Final = (
 """The same weights in other forms, which no engine reads where there are safetensors."""
 _WEIGHTS: Final = (_SAFE, *_OTHER_WEIGHTS)
 _INDEX: Final = "model.safetensors.index.json"
-_LARGEST_INDEX: Final = 64 << 20
-"""Bytes of an index that are read."""
+_LARGEST_INDEX: Final = 64 << 20  # bytes of an index that are read
+# Weights in the form that their makers train with; engines pass the directory over.
 _ORIGINAL: Final = "original/*"
-"""Weights in the form that their makers train with; engines pass the directory over."""
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<all>\d{5})(?P<suffix>\.[a-z]+)")
+# GGUF files that are not language models: image projectors, importance matrices.
 _BESIDE: Final = re.compile(r"(?:mmproj|imatrix)", re.IGNORECASE)
-"""GGUF files that are no language model: what sees images, what quantization was made with."""
-_QUANTIZATION: Final = "Q4_K_M"
-"""What llama.cpp takes where a model's name says nothing."""
+_QUANTIZATION: Final = "Q4_K_M"  # what llama.cpp takes where a model's name says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,39 +69,39 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """One thing that is not here."""
+    """Something that is missing."""
 
     need: Need | None
-    """`None` for what is not on the hub."""
+    """`None` if it is not on the hub."""
     why: str
     """A sentence without its end, such as `the model "a/b" is not in /var/cache/…`."""
     size: int | None = None
-    """Bytes of all its weights, where that is known without asking the hub."""
+    """Bytes of its weights, if known without the hub."""
     begun: int = 0
-    """Bytes that a broken-off download left, for the next one to go on from."""
+    """Bytes of an interrupted download, from which a fetch resumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What the engine of a profile would not find."""
+    """What the engine of a profile would miss."""
 
     profile: str
     lacks: tuple[Lack, ...]
     remedy: str
-    """A command that mends it, or what else does."""
+    """The command or action that helps."""
 
 
 def needs(profile: Profile) -> tuple[Need, ...]:
     """Name the models of the hub that the engine of `profile` loads."""
     if profile.engine is EngineName.OPENAI:
-        return ()  # how it comes to its model is its own business
-    # llama.cpp has no option for a revision, and so reads what `main` is.
+        return ()  # it finds its model by itself
+    # llama.cpp has no option for a revision, and always reads `main`.
     llamacpp = profile.engine is EngineName.LLAMACPP
     revision = None if llamacpp else profile.revision
-    found = [("model", profile.model, revision), ("drafter", *_drafter(profile))]
-    found += [("tokenizer", profile.options.get(option), None) for option in TOKENIZERS]
+    entries = [("model", profile.model, revision), ("drafter", *_drafter(profile))]
+    entries += [("tokenizer", profile.options.get(option), None) for option in TOKENIZERS]
     default = _QUANTIZATION if llamacpp else None
-    made = (_need(role, named, at or MAIN, default) for role, named, at in found)
+    made = (_need(role, named, at or MAIN, default) for role, named, at in entries)
     return tuple(dict.fromkeys(need for need in made if need is not None))
 
 
@@ -119,7 +117,7 @@ def _need(role: str, named: object, revision: str, default: str | None) -> Need 
 
 
 def _drafter(profile: Profile) -> tuple[object, str | None]:
-    """Find the drafter and its revision, wherever the engine takes them from."""
+    """Find the drafter and its revision."""
     table = profile.options.get("speculative-config")
     config = table if isinstance(table, dict) else {}
     revision = profile.options.get(DRAFT_REVISION) or config.get("revision")
@@ -127,9 +125,9 @@ def _drafter(profile: Profile) -> tuple[object, str | None]:
 
 
 def select(need: Need, names: Collection[str]) -> tuple[str, ...]:
-    """Choose of a repository's files those that the engine reads, sorted.
+    """Return the files of a repository that the engine reads, sorted.
 
-    Raises `UserError` where a GGUF is wanted that is not among them, or more than one would do.
+    Raises `UserError` if no GGUF file, or more than one, matches.
     """
     kept = sorted(name for name in names if not _is(name, (_ORIGINAL,)))
     if need.role == "tokenizer":
@@ -146,7 +144,7 @@ def _is(name: str, patterns: Collection[str]) -> bool:
 
 
 def _ggufs(need: Need, wanted: str, names: Collection[str]) -> tuple[str, ...]:
-    """Choose the file, with all its parts where it is split, and what sees images beside it."""
+    """Choose the file with all its parts, and the image projector beside it."""
     if wanted.endswith(".gguf"):
         match = [name for name in names if name == wanted]
     else:
@@ -161,33 +159,33 @@ def _ggufs(need: Need, wanted: str, names: Collection[str]) -> tuple[str, ...]:
         return parts if wanted.endswith(".gguf") else (*parts, *_projector(names))
     ggufs = [name for name in names if name.endswith(".gguf")]
     there = ", ".join(sorted(match or ggufs)[:8]) or "none"
-    problem = f"several of its files are {wanted}" if match else f"it has no {wanted}"
+    problem = f"several files match {wanted}" if match else f"no file matches {wanted}"
     raise UserError(
         f'the {need.role} "{need.repo}": {problem}',
-        hint=f'name one as model = "{need.repo}:FILE.gguf"; there are: {there}',
+        hint=f'name a file: model = "{need.repo}:FILE.gguf"; available: {there}',
     )
 
 
 def _series(name: str) -> str:
-    """Return what all parts of a split file have in common; the name of one that is not split."""
+    """Return what the parts of a split file have in common; else the name itself."""
     part = _PART.fullmatch(name)
     return name if part is None else f"{part['stem']}-of-{part['all']}{part['suffix']}"
 
 
 def _projector(names: Collection[str]) -> tuple[str, ...]:
-    """Choose what llama.cpp loads beside a model that it was given by its name, to see images."""
-    found = sorted(name for name in names if "mmproj" in name.lower() and name.endswith(".gguf"))
-    preferred = [name for name in found if re.search(r"(?<![A-Za-z])f16", name, re.IGNORECASE)]
-    return tuple((preferred or found)[:1])
+    """Choose the image projector that llama.cpp loads beside a model."""
+    entries = sorted(name for name in names if "mmproj" in name.lower() and name.endswith(".gguf"))
+    preferred = [name for name in entries if re.search(r"(?<![A-Za-z])f16", name, re.IGNORECASE)]
+    return tuple((preferred or entries)[:1])
 
 
 def distribution(package: str) -> str:
-    """Return what to ask pip for to get `package`, as packages are usually called."""
+    """Return the usual pip name of `package`."""
     return package.partition(".")[0].replace("_", "-")
 
 
 def lacking(need: Need, cache: Path, root: Path) -> Iterator[Lack]:
-    """Yield what of `need` is not in `cache`, looked at below `root`."""
+    """Yield what of `need` is missing in `cache` below `root`."""
     repository = Repository(root / str(cache).lstrip("/"), need.repo)
     here, begun = repository.listing(need.revision), repository.begun()
     if here is None:
@@ -202,7 +200,7 @@ def lacking(need: Need, cache: Path, root: Path) -> Iterator[Lack]:
 
 
 def _absent(need: Need, names: Collection[str], snapshot: Path) -> str:
-    """Name what cannot be missing from a whole model and is; empty where nothing is."""
+    """Name a file that a complete model has and this one lacks; empty if none."""
     if need.role == "tokenizer":
         return "" if any(_is(name, ("*.json",)) for name in names) else "its tokenizer"
     if need.gguf is not None:
@@ -222,7 +220,7 @@ def _absent(need: Need, names: Collection[str], snapshot: Path) -> str:
 
 
 def _absent_part(names: Collection[str]) -> str:
-    """Name the first part of a split file that is not among its other parts."""
+    """Name the first missing part of a split file."""
     for name in sorted(names):
         if part := _PART.fullmatch(name):
             for number in range(1, int(part["all"]) + 1):
@@ -233,30 +231,30 @@ def _absent_part(names: Collection[str]) -> str:
 
 
 def _shards(index: Path) -> Collection[str]:
-    """Name the files that an index of weights tells of."""
-    said = _read(index).get("weight_map")
-    return {str(name) for name in said.values()} if isinstance(said, dict) else ()
+    """Return the files in an index of weights."""
+    content = _read(index).get("weight_map")
+    return {str(name) for name in content.values()} if isinstance(content, dict) else ()
 
 
 def _indexed_size(snapshot: Path) -> int | None:
-    said = _read(snapshot / _INDEX).get("metadata")
-    size = said.get("total_size") if isinstance(said, dict) else None
+    content = _read(snapshot / _INDEX).get("metadata")
+    size = content.get("total_size") if isinstance(content, dict) else None
     return int(size) if isinstance(size, int | float) and math.isfinite(size) else None
 
 
 def _read(index: Path) -> dict[str, object]:
     try:
         with os.fdopen(untrusted.open_linked(index), "rb") as file:
-            said = json.loads(file.read(_LARGEST_INDEX))
+            content = json.loads(file.read(_LARGEST_INDEX))
     except PermissionError:
         raise
     except (OSError, ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _known_size(need: Need) -> int | None:
-    """Bytes of weights that our own tables know, about the size of the files that hold them."""
+    """Bytes of weights from our own tables: about the size of the files."""
     from servicekit.models.memory.sources import known_geometry
 
     known = known_geometry(need.repo)

@@ -1,7 +1,7 @@
-"""Profiles by name: those that come with servicekit, and a site's own below `profiles.d`. Disk.
+"""Profiles by name: built-in ones, and a site's own below `profiles.d`. Disk.
 
-A profile runs only if it is allowed: a built-in one unless it is named in `deny`, a site's own if
-it is named in `allow`. When a site's file is believed at all, `trusted_toml` says.
+A built-in profile may run unless `deny` names it, a site's profile only if `allow` does.
+`trusted_toml` decides which files are trusted.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.profiles.settings import Settings
 
+# Source of a profile that comes with servicekit; that of any other is its file.
 BUILT_IN: Final = "built-in"
-"""Source of a profile that comes with servicekit; that of any other is its file."""
 
 _SUFFIX: Final = ".toml"
 
@@ -59,7 +59,7 @@ class _NoBaseError(Exception):
 
 
 class Catalog:
-    """The profiles of one host, read from disk whenever they are asked for."""
+    """The profiles of one host, read from disk at every call."""
 
     def __init__(self, settings: Settings, places: Places) -> None:
         self._settings = settings
@@ -68,7 +68,7 @@ class Catalog:
         self._believed = trusted_toml.owners(places.scope)
 
     def names(self) -> tuple[str, ...]:
-        """Names of the profiles that exist and are allowed, whether they are sound or not."""
+        """Names of the profiles that exist and are allowed, valid or not."""
         return tuple(sorted(filter(self.allows, self._known())))
 
     def allows(self, name: str) -> bool:
@@ -83,11 +83,11 @@ class Catalog:
             meant = did_you_mean(name, known).removeprefix("; ")
             raise NotAllowedError(
                 f'there is no profile "{shown(name)}"',
-                hint=meant or "`servicekit list` shows those there are",
+                hint=meant or "`servicekit list` shows all profiles",
             )
         if name in self._settings.deny:
             raise NotAllowedError(
-                f'profile "{name}" must not run', hint=f"{self._config} names it in deny"
+                f'profile "{name}" must not run', hint=f"remove it from deny in {self._config}"
             )
         if not self.allows(name):
             raise NotAllowedError(
@@ -102,7 +102,7 @@ class Catalog:
         return self._load(name).sources
 
     def describe(self) -> tuple[Listed, ...]:
-        """Describe every profile there is; one that is refused is a line like any other."""
+        """Describe every profile, invalid ones included."""
         site = self._site_names()
         names = (*(name for name in _built_in() if name not in site), *site)
         return tuple(map(self._listed, names))
@@ -135,7 +135,7 @@ class Catalog:
         except OSError as error:
             raise UserError(
                 f'profiles in "{self._directory}" cannot be read: {str(error.strerror).lower()}',
-                hint="it must be a directory that its services' account can read",
+                hint="make it a directory that the services' account can read",
                 code=ExitCode.CONFIG,
             ) from None
         # The lock and swap files of editors begin with a dot.
@@ -149,19 +149,19 @@ class Catalog:
         return self._directory / f"{name}{_SUFFIX}"
 
     def _load(self, name: str, extended_by: tuple[str, ...] = ()) -> _Loaded:
-        """Load a profile that exists, allowed or not; `extended_by` are those that led to it."""
+        """Load an existing profile, allowed or not; `extended_by` lists what extends it."""
         own = name in self._site_names()
         if own and name in _built_in() and extended_by and extended_by[-1] in _built_in():
             own = False  # a file of that name is refused, but must not break the built-in ones
         if own:
             source = str(self._file(name))
             where = printable(source)
-            said = self._read(name)
+            document = self._read(name)
         else:
             source = f"{sources.BUILT_IN}{name}"
             where = f'built-in profile "{name}"'
-            said = trusted_toml.parse(data.read("profiles", name).encode())
-        entries, findings = dict(said.data), list(said.findings)
+            document = trusted_toml.parse(data.read("profiles", name).encode())
+        entries, findings = dict(document.data), list(document.findings)
         profile: Profile | None = None
         read: tuple[str, ...] = (source,)
         try:
@@ -172,30 +172,30 @@ class Catalog:
         except _NoBaseError as error:
             findings.append(Finding(("extends",), str(error)))
         else:
-            # Of a file that could not be read, it would only be said that everything is missing.
-            if said.data or not said.findings:
+            # For an unreadable file, every key would be reported as missing.
+            if document.data or not document.findings:
                 profile, wrong = examine(entries, name=name)
                 findings += wrong
         if profile is None or findings:
-            raise ProfileError(where, texts(findings, said.lines))
+            raise ProfileError(where, texts(findings, document.lines))
         return _Loaded(profile, entries, read)
 
     def _read(self, name: str) -> trusted_toml.Document:
         """Read a site's file, with what is wrong with its name among the findings."""
         try:
-            said = trusted_toml.read(self._file(name), self._believed)
+            document = trusted_toml.read(self._file(name), self._believed)
         except FileNotFoundError:
             return trusted_toml.Document(
-                findings=(Finding((), "leads to a file that does not exist"),)
+                findings=(Finding((), "links to a file that does not exist"),)
             )
         if name not in _built_in():
-            return said
+            return document
         shadow = Finding(
             (),
-            f'has the name of a built-in profile; rename it, and say extends = "{name}" in it to '
-            "change only some of that one",
+            f'has the name of a built-in profile; rename it, and write extends = "{name}" in it '
+            "to change parts of that profile",
         )
-        return replace(said, findings=(shadow, *said.findings))
+        return replace(document, findings=(shadow, *document.findings))
 
     def _base(self, name: object, extended_by: tuple[str, ...]) -> _Loaded:
         """Load the profile that another one extends."""
@@ -211,7 +211,7 @@ class Catalog:
             return self._load(name, extended_by)
         except ProfileError as error:
             first = error.message.partition("\n")[0]
-            raise _NoBaseError(f'"{shown(name)}" is refused itself: {first}') from None
+            raise _NoBaseError(f'"{shown(name)}" is invalid: {first}') from None
 
 
 @cache

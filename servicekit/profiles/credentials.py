@@ -1,7 +1,7 @@
-"""Values of a profile's secrets: read where they are used, kept nowhere else.
+"""Values of a profile's secrets, read where they are used and kept nowhere else.
 
-systemd hands them over below `$CREDENTIALS_DIRECTORY`; elsewhere they are files that only the
-service's account can read. The wrapper reads the same files, so no value is ever an argument.
+systemd passes them below `$CREDENTIALS_DIRECTORY`; elsewhere they are files that only the service's
+account can read. The wrapper reads the same files, so no value is ever an argument.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def directory(profile: Profile, places: Places, environ: Mapping[str, str]) -> Path:
-    """Return where the files with the values are."""
+    """Return the directory of the files."""
     return Path(environ.get("CREDENTIALS_DIRECTORY") or places.secrets / profile.name)
 
 
 def api_key(profile: Profile, places: Places, environ: Mapping[str, str]) -> str | None:
-    """Read the key that the engine asks for, and no other secret; `None` where it asks for none."""
+    """Read the engine's API key, and no other secret; `None` if it has none."""
     if profile.api_key is None:
         return None
     return read(profile, places, environ, only=(profile.api_key,))[profile.api_key]
@@ -39,7 +39,7 @@ def read(
 ) -> dict[str, str]:
     """Read every secret that `profile` names, or `only` some.
 
-    Raises `UserError` for the first that is not there.
+    Raises `UserError` for the first that is missing.
     """
     where = directory(profile, places, environ)
     values = {}
@@ -54,14 +54,14 @@ def read(
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             denied = isinstance(error, PermissionError)
-            reason = "it is no text in UTF-8"
+            reason = "it is not UTF-8 text"
             if isinstance(error, OSError):
                 reason = (error.strerror or "").lower()
             raise UserError(
                 f'secret {name} of profile "{profile.name}" cannot be read: {reason}',
                 hint="run it as root, or as the service's account"
                 if denied
-                else f"store it anew: `servicekit secret set {profile.name} {name}`",
+                else f"store it again: `servicekit secret set {profile.name} {name}`",
                 code=ExitCode.CONFIG,
             ) from None
     return values

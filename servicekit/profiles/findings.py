@@ -1,4 +1,4 @@
-"""What is wrong with a user's file, said so that the user can mend it. Pure.
+"""Problems of a user's file, described so that the user can fix them. Pure.
 
 A finding names its place as the file spells it (`probe.deadline`, `gpus[0]`), with the line where
 that is known. The shape of a data error is pydantic's, the words are ours.
@@ -46,7 +46,7 @@ _BOUNDS: Final = {
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong at one place of a file; an empty path is the file itself."""
+    """A problem at one place of a file; an empty path is the file itself."""
 
     path: Path
     message: str
@@ -59,7 +59,7 @@ class Finding(NamedTuple):
         return None
 
     def text(self, lines: Lines) -> str:
-        """Say it in one line, without the file's name."""
+        """Describe it in one line, without the file's name."""
         line = self.line(lines)
         number = "" if line is None else f"line {line}: "
         where = f"{place(self.path)}: " if self.path else ""
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 
 def texts(findings: Iterable[Finding], lines: Lines) -> tuple[str, ...]:
-    """Say `findings` once each, in the order of the file's lines; those without one come last."""
+    """Describe each finding once, in the order of the file's lines."""
 
     def order(finding: Finding) -> float:
         line = finding.line(lines)
@@ -77,7 +77,7 @@ def texts(findings: Iterable[Finding], lines: Lines) -> tuple[str, ...]:
 
 
 def place(path: Path) -> str:
-    """Spell `path` as a TOML file does."""
+    """Format `path` as in a TOML file."""
     spelt = ""
     for part in path:
         if isinstance(part, int):
@@ -89,7 +89,7 @@ def place(path: Path) -> str:
 
 
 def wording(error: Mapping[str, Any]) -> str:
-    """Say what one item of pydantic's `ValidationError.errors()` says, unknown keys excepted."""
+    """Describe an item of pydantic's `ValidationError.errors()`, other than an unknown key."""
     kind: str = error["type"]
     context, value = error.get("ctx", {}), error["input"]
     if kind == "missing":
@@ -112,7 +112,7 @@ def wording(error: Mapping[str, Any]) -> str:
 
 
 def _kind(value: object) -> str:
-    """Name the kind of a TOML value, and the value where it is short and can hold no secret."""
+    """Name the kind of a TOML value; show numbers, which hold no secret."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -129,9 +129,9 @@ def _number(value: float) -> str:
 
 
 def syntax(error: ValueError) -> str:
-    """Say why a text is no TOML, from the error that `tomllib` raised about it."""
+    """Explain why a text is not TOML, from the error of `tomllib`."""
     found = _SYNTAX.match(str(error))
-    if found is None:  # what Python's int() says, and tomllib passes on
+    if found is None:  # from Python's int(), passed on by tomllib
         return "holds a number with too many digits"
     what = found["what"]
     return f"{found['where']}: is not TOML: {what[0].lower()}{what[1:]}"
@@ -140,7 +140,7 @@ def syntax(error: ValueError) -> str:
 def lines_of(text: str) -> dict[Path, int]:
     """Return the line on which each key and table of the valid TOML `text` begins.
 
-    tomllib tells no positions; but every statement of TOML is valid by itself, and no beginning of
+    tomllib reports no positions, but every TOML statement is valid by itself, and no beginning of
     one is.
     """
     found: dict[Path, int] = {}
@@ -149,10 +149,10 @@ def lines_of(text: str) -> dict[Path, int]:
     for number, line in enumerate(text.split("\n"), start=1):
         statement += f"{line}\n"
         try:
-            said = tomllib.loads(statement)
+            content = tomllib.loads(statement)
         except tomllib.TOMLDecodeError:
-            continue  # the value goes on
-        paths = list(_paths(said))
+            continue  # the value continues
+        paths = list(_paths(content))
         if statement.lstrip().startswith("["):
             header = paths[-1]
             found.setdefault(header, begin)

@@ -1,4 +1,4 @@
-"""A profile is made of a file's data, or everything wrong with it is reported. Pure."""
+"""Turns a file's data into a profile, or reports everything that is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def parse(
 ) -> Profile:
     """Make a profile of `data`, the parsed TOML of the file `where`.
 
-    Raises `ProfileError` with all findings together; `lines` tells on which line a key is.
+    Raises `ProfileError` with all findings together; `lines` maps keys to lines.
     """
     profile, findings = examine(data, name=name)
     if profile is None:
@@ -81,11 +81,11 @@ def parse(
 
 
 def examine(data: Mapping[str, Any], *, name: str) -> tuple[Profile | None, tuple[Finding, ...]]:
-    """Make a profile of `data`, or give everything that is wrong with it."""
+    """Make a profile of `data`, or return all findings."""
     findings = []
     broken: set[str] = set()
     if "name" in data:
-        findings.append(Finding(("name",), "is the file's name without .toml; remove it here"))
+        findings.append(Finding(("name",), "is the file's name without .toml; remove it"))
     given = {**data, "name": name}
     try:
         profile = Profile.model_validate(given)
@@ -102,7 +102,7 @@ def examine(data: Mapping[str, Any], *, name: str) -> tuple[Profile | None, tupl
 
 
 def _finding(error: Mapping[str, Any]) -> str:
-    """Say what is wrong; for a key that does not exist, also where it might belong."""
+    """Describe an error; for an unknown key, also where it might belong."""
     if error["type"] != "extra_forbidden":
         return wording(error)
     *table, key = (str(part) for part in error["loc"])

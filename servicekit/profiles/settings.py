@@ -1,8 +1,8 @@
-"""Settings of a servicekit: one TOML file, then SERVICEKIT_… variables, which win. Disk.
+"""Settings: one TOML file, overridden by SERVICEKIT_… variables. Disk.
 
-The file says which site profiles may run, for which manager files are made and where they live.
-Every key is also a variable: `service_user` is SERVICEKIT_SERVICE_USER. Other such variables are
-tunables of profiles and no business of this module.
+The settings decide which site profiles may run, which service manager is used and where files are
+stored. Every key is also a variable: `service_user` is SERVICEKIT_SERVICE_USER. Other such
+variables are tunables of profiles.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from pydantic_settings import PydanticBaseSettingsSource
 
-CONFIG: Final = "SERVICEKIT_CONFIG"
-"""Variable that names the settings file."""
+CONFIG: Final = "SERVICEKIT_CONFIG"  # variable that names the settings file
 
 PLACES: Final = tuple(
     field.name for field in dataclasses.fields(Places) if field.name not in {"scope", "config"}
@@ -45,7 +44,7 @@ PLACES: Final = tuple(
 def _places(places: dict[str, str]) -> dict[str, str]:
     for name in places:
         if name not in PLACES:
-            raise ValueError(f'has no "{name}"{did_you_mean(name, PLACES)}')
+            raise ValueError(f'has no place "{name}"{did_you_mean(name, PLACES)}')
     return places
 
 
@@ -62,28 +61,30 @@ def _url(url: SecretStr) -> SecretStr:
 
 
 class Settings(BaseSettings):
-    """What is decided for all profiles. Made by `load_settings`; `Settings()` is all defaults."""
+    """Settings for all profiles. Made by `load_settings`; `Settings()` has all defaults."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix="SERVICEKIT_", hide_input_in_errors=True
     )
 
     allow: tuple[Name, ...] = Field(default=(), description="site profiles that may run")
-    deny: tuple[Name, ...] = Field(default=(), description="profiles, built-in too, that must not")
+    deny: tuple[Name, ...] = Field(
+        default=(), description="profiles, built-in too, that must not run"
+    )
     manager: Literal["auto", "systemd", "supervisor"] = Field(
-        default="auto", description='service manager; "auto" takes the one that runs'
+        default="auto", description='service manager; "auto" uses the one that runs'
     )
     supervisor_socket: Directory | None = Field(
-        default=None, description="Supervisor's socket, where it is not found by itself"
+        default=None, description="Supervisor's socket, if it is not found automatically"
     )
     service_user: Account = Field(
         default="servicekit", description="account that runs the engines of system services"
     )
     root: Directory | None = Field(
-        default=None, description="one directory for everything, instead of the usual places"
+        default=None, description="one directory for all files, instead of the usual places"
     )
     places: Annotated[dict[str, Directory], AfterValidator(_places)] = Field(
-        default_factory=dict, description="single places moved elsewhere, by name"
+        default_factory=dict, description="single places to move elsewhere, by name"
     )
     log_format: Literal["auto", "console", "json"] = Field(
         default="auto",
@@ -92,10 +93,11 @@ class Settings(BaseSettings):
     )
     alert_command: Annotated[tuple[Line, ...], AfterValidator(_command)] = Field(
         default=(),
-        description="program and arguments run when a service stays failed; off if empty",
+        description="program with arguments that runs when a service stays failed; off if empty",
     )
     alert_webhook: Annotated[SecretStr, AfterValidator(_url)] | None = Field(
-        default=None, description="URL that is told when a service stays failed; off by default"
+        default=None,
+        description="URL that gets an alert when a service stays failed; off if empty",
     )
 
     _file: Path | None = PrivateAttr(default=None)
@@ -116,17 +118,17 @@ class Settings(BaseSettings):
 
     @property
     def file(self) -> Path | None:
-        """The settings file that was read, absolute; `None` where there is none."""
+        """Absolute path of the settings file; `None` if there is none."""
         return self._file
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """Variables that decided something here. A service that is installed does not get them."""
+        """Variables that override settings here. An installed service does not get them."""
         return self._variables
 
 
 class _Environment(EnvSettingsSource):
-    """The environment that is given, with lists written as a person would."""
+    """The given environment, with lists separated by commas or spaces."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         super().__init__(Settings)
@@ -156,38 +158,37 @@ def variable(key: str) -> str:
 
 
 def load_settings(config: Path | None, environ: Mapping[str, str], *, scope: Scope) -> Settings:
-    """Read the settings: from `config`, else the file $SERVICEKIT_CONFIG, else the usual one.
+    """Read the settings from `config`, else from $SERVICEKIT_CONFIG, else from the usual file.
 
-    Raises `UserError`, one line for each thing that is wrong. The usual file need not exist; one
-    that is named must.
+    Raises `UserError` with one line per problem. Only the usual file may be missing.
     """
     named = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
     root = environ.get(variable("root"))
     usual = below(root) if root else default_places(environ, scope=scope)
     file: Path | None = (named or Path(usual.config)).absolute()
     try:
-        said = trusted_toml.read(Path(str(file)), trusted_toml.owners(scope))
+        document = trusted_toml.read(Path(str(file)), trusted_toml.owners(scope))
     except FileNotFoundError:
         if named:
             raise UserError(
                 f'settings file "{file}" does not exist',
-                hint="create it, or leave --config and SERVICEKIT_CONFIG away",
+                hint="create it, or omit --config and SERVICEKIT_CONFIG",
                 code=ExitCode.CONFIG,
             ) from None
-        said, file = trusted_toml.Document(), None
+        document, file = trusted_toml.Document(), None
     overrides = _Environment(environ)()
     known = Settings.model_fields
     wrong = [
-        *said.findings,
+        *document.findings,
         *(
             Finding((key,), f"unknown key{did_you_mean(key, known)}")
-            for key in said.data
+            for key in document.data
             if key not in known
         ),
     ]
     wrong_outside: list[str] = []
-    # An unknown key must not get this far: to pydantic-settings, `_env_file` would be an order.
-    given = {key: value for key, value in said.data.items() if key in known} | overrides
+    # Unknown keys must not get here: pydantic-settings would obey `_env_file`.
+    given = {key: value for key, value in document.data.items() if key in known} | overrides
     try:
         settings = Settings(**given)
     except ValidationError as error:
@@ -202,12 +203,12 @@ def load_settings(config: Path | None, environ: Mapping[str, str], *, scope: Sco
             settings._file = file  # noqa: SLF001 - what no source may set
             settings._variables = tuple(map(variable, overrides))  # noqa: SLF001 - as above
             return settings
-    lines = [f"{file}: {text}" for text in texts(wrong, said.lines)]
+    lines = [f"{file}: {text}" for text in texts(wrong, document.lines)]
     raise UserError("\n".join([*lines, *wrong_outside]), code=ExitCode.CONFIG)
 
 
 def default_places(environ: Mapping[str, str], *, scope: Scope, uid: int | None = None) -> Places:
-    """Places without any settings; a user's are below the home of `uid`, by default our own."""
+    """Places without settings; those of a user are below the home of `uid`, by default ours."""
     if scope is Scope.SYSTEM:
         return system_places()
     uid = os.getuid() if uid is None else uid
@@ -221,7 +222,7 @@ def default_places(environ: Mapping[str, str], *, scope: Scope, uid: int | None 
 
 
 def places_of(settings: Settings, environ: Mapping[str, str], *, scope: Scope) -> Places:
-    """Places as the settings move them. `config` is the file that they were read from."""
+    """Places after the settings are applied; `config` is the file that was read."""
     usual = below(settings.root) if settings.root else default_places(environ, scope=scope)
     moved: dict[str, Any] = {name: PurePosixPath(path) for name, path in settings.places.items()}
     if settings.file is not None:

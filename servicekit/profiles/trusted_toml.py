@@ -1,7 +1,7 @@
-"""Files that decide what runs, believed only where nobody else can have written them. Disk.
+"""Reads files that decide what runs, if nobody else can have written them. Disk.
 
-A file is believed when it and the directory it is in belong to root (or, for a user's own services,
-to that user) and no one else may write to either; the same for every symbolic link on the way.
+A file is trusted if it and its directory belong to root (or, for user services, to that user) and
+nobody else may write to either. The same applies to every symbolic link on the way.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-LARGEST: Final = 64 * 1024
-"""Bytes; a file that a person wrote is far from it."""
-
-_MOST_LINKS: Final = 40
-"""Symbolic links on one way before the kernel calls it a loop."""
+LARGEST: Final = 64 * 1024  # bytes; a file that a person wrote is far from it
+_MOST_LINKS: Final = 40  # symbolic links on one way before the kernel calls it a loop
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says, and what is wrong with it; `data` is empty where nothing could be read."""
+    """The content of a file and its problems; `data` is empty if it is unreadable."""
 
     data: Mapping[str, Any] = field(default_factory=dict)
     lines: Lines = field(default_factory=dict)
@@ -38,14 +35,14 @@ class Document:
 
 
 def owners(scope: Scope) -> frozenset[int]:
-    """User ids whose files are believed: root's, and for a user's own services the user's."""
+    """User ids whose files are trusted: root, and for user services the user."""
     return frozenset({0} if scope is Scope.SYSTEM else {0, os.geteuid()})
 
 
 def read(path: Path, believed: frozenset[int]) -> Document:
     """Read the TOML file `path`, which must be one of the users `believed`.
 
-    Raises `FileNotFoundError`; all else that is wrong becomes findings, so that they can be told
+    Raises `FileNotFoundError`; every other problem becomes a finding, so that all are reported
     together.
     """
     findings = [finding for each in _ways(path) for finding in _directory_findings(each, believed)]
@@ -54,7 +51,7 @@ def read(path: Path, believed: frozenset[int]) -> Document:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return Document(findings=(*findings, Finding((), "is no regular file")))
-            # Asked of the open file: nobody can exchange it between the question and the reading.
+            # Checked on the open file, so that it cannot be replaced before it is read.
             findings += _trust(status, believed, "", str(path))
             raw = stream.read(LARGEST + 1)
     except FileNotFoundError:
@@ -65,12 +62,12 @@ def read(path: Path, believed: frozenset[int]) -> Document:
     if len(raw) > LARGEST:
         findings.append(Finding((), f"is larger than {LARGEST // 1024} KiB"))
         return Document(findings=tuple(findings))
-    said = parse(raw)
-    return Document(said.data, said.lines, (*findings, *said.findings))
+    document = parse(raw)
+    return Document(document.data, document.lines, (*findings, *document.findings))
 
 
 def parse(raw: bytes) -> Document:
-    """Parse TOML; a byte order mark, as editors on Windows write it, is passed over."""
+    """Parse TOML; a byte order mark, as written by editors on Windows, is ignored."""
     try:
         text = raw.decode("utf-8-sig")
         data = tomllib.loads(text)
@@ -85,12 +82,12 @@ def parse(raw: bytes) -> Document:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open without waiting, as a named pipe would have it, for somebody to write."""
+    """Open without blocking on a named pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _ways(path: Path) -> Iterator[Path]:
-    """Give the directory of `path`, and of each file that it links to."""
+    """Yield the directory of `path`, and of each file that it links to."""
     for _ in range(_MOST_LINKS):
         yield path.parent
         if not path.is_symlink():
@@ -102,7 +99,7 @@ def _directory_findings(directory: Path, believed: frozenset[int]) -> Iterator[F
     try:
         status = directory.stat()
     except OSError:
-        return  # opening the file says it better
+        return  # opening the file reports it
     yield from _trust(
         status, believed, f'is in "{printable(str(directory))}", which ', str(directory)
     )

@@ -17,14 +17,13 @@ from servicekit.text import shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+# Names of profiles: what a unit name, a Supervisor section and a path component can all hold.
 NAME: Final = r"[a-z0-9][a-z0-9-]{0,47}"
-"""Names of profiles: what a unit name, a Supervisor section and a path component can all hold."""
 
-VARIABLE: Final = r"[A-Z_][A-Z0-9_]*"
-"""Names of variables that mean something to servicekit."""
+VARIABLE: Final = r"[A-Z_][A-Z0-9_]*"  # names of variables that mean something to servicekit
 
+# Names of variables that an engine may want, such as `no_proxy`.
 ANY_VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]*"
-"""Names of variables that an engine may want, such as `no_proxy`."""
 
 SERVED_NAME: Final = r"[^\s,-][^\s,]*"
 REVISION: Final = r"[A-Za-z0-9][A-Za-z0-9._/-]*"
@@ -34,15 +33,15 @@ EXECUTABLE: Final = r"/.+|[^/-][^/]*"
 GPU: Final = r"[0-9]{1,2}|(?:GPU|MIG)-[0-9a-fA-F-]{6,}"
 
 _VERSION: Final = r"(?:==|!=|<=|>=|~=|<|>)\s*b?[0-9][0-9A-Za-z.*+!-]*"
+# As Python's packages have them; llama.cpp's builds are `b11434`.
 VERSIONS: Final = rf"{_VERSION}(?:\s*,\s*{_VERSION})*"
-"""As Python's packages have them; llama.cpp's builds are `b11434`."""
 
 OPTION: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*\Z")
+# Seconds that the watchdog waits at most, after many faults in a row, before the next launch.
 LONGEST_HOLD_OFF: Final = 300.0
-"""Seconds that the watchdog waits at most, after many faults in a row, before the next launch."""
 PLACEHOLDERS: Final = ("port", "host", "model", "served_name", "cache", "state")
+# What `arguments` and values of `environment` may refer to, as `{port}`.
 PLACEHOLDER: Final = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
-"""What `arguments` and values of `environment` may refer to, as `{port}`."""
 
 HUB_ID: Final = re.compile(
     r"(?!.*\.(?:gguf|safetensors)\Z)"  # a relative path, which means something else everywhere
@@ -56,17 +55,17 @@ HUB_FILE: Final = re.compile(
 )
 """One GGUF file of a model on the hub, as `owner/name:file.gguf`."""
 
+# A model file that is part of an installed Python package.
 PACKAGED: Final = re.compile(r"(?P<package>[A-Za-z_][A-Za-z0-9_.]*):(?P<file>[^/\\:]+)\Z")
-"""A model file that is part of an installed Python package."""
 
+# Seconds that any bound of a profile may last: every service manager can still express it.
 LONGEST: Final = 30 * 86400.0
-"""Seconds that any bound of a profile may last: every service manager can still express it."""
 
+# Levels of a table that is passed as JSON; parsers of it have bounds of their own.
 DEEPEST: Final = 32
-"""Levels of a table that is passed as JSON; parsers of it have bounds of their own."""
 
+# How Python holds bytes of the environment that are no UTF-8.
 _NOT_UTF8: Final = re.compile("[\ud800-\udfff]")
-"""How Python holds bytes of the environment that are no UTF-8."""
 _BREAKS_A_LINE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef\ufffe\uffff]")
 
 

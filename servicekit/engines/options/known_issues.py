@@ -1,7 +1,7 @@
-"""Combinations that an engine's parser accepts and that fail, or bite, all the same. Pure.
+"""Option combinations that an engine's parser accepts but that fail or disappoint. Pure.
 
-What is known is data, `engines/flags/incompatibilities.toml`, each entry with its source. Here it
-is matched, and what takes arithmetic is checked.
+Known combinations are in `data/options/incompatibilities.toml`, each with its source. This module
+matches them, and checks those that need arithmetic.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 def check_known(
     profile: Profile, uses: Sequence[Use], installed: InstalledEngine
 ) -> tuple[Remark, ...]:
-    """Hold the options of a command line, as `read_argv` read them, against what is known."""
+    """Check the options of a command line, as read by `read_argv`, against known issues."""
     options = emitted(uses)
     remarks: list[Remark] = []
     for known in _known():
         holds = _fits(known, profile, options) and _facts(known, profile, installed)
-        # What is about no option of this profile is not worth a note on what cannot be told here.
+        # An entry about no option of this profile deserves no note about unknown versions.
         if holds is False or (holds is None and "options" not in known):
             continue
         level, message = Level(known["level"]), str(known["says"])
@@ -47,13 +47,13 @@ def check_known(
 
 
 def _place(known: Mapping[str, Any], profile: Profile) -> str:
-    """Name the key that an entry is about: that of its first option."""
+    """Return the profile's key of an entry: that of its first option."""
     named = [*known.get("options", ()), *known.get("without", ())]
     return place_of(profile, named[0]) if named else "engine"
 
 
 def emitted(uses: Iterable[Use]) -> dict[str, str]:
-    """Give every option without its dashes with its value; a JSON value also key by key."""
+    """Return every option without its dashes with its value; a JSON value also key by key."""
     options: dict[str, str] = {}
     for use in uses:
         name, value = use.name.lstrip("-"), " ".join(use.values)
@@ -64,7 +64,7 @@ def emitted(uses: Iterable[Use]) -> dict[str, str]:
 
 
 def _fits(known: Mapping[str, Any], profile: Profile, options: Mapping[str, str]) -> bool:
-    """Whether those conditions hold that the profile alone decides."""
+    """Whether the conditions on the profile alone hold."""
     return (
         known.get("engine", profile.engine) == profile.engine
         and re.search(known.get("model", ""), profile.model) is not None
@@ -80,7 +80,7 @@ def _chosen(value: str | None, wanted: list[str] | Literal[True]) -> bool:
 
 
 def _facts(known: Mapping[str, Any], profile: Profile, installed: InstalledEngine) -> bool | None:
-    """Whether the conditions on versions and hardware hold; `None` where one cannot be told."""
+    """Whether the conditions on versions and hardware hold; `None` if one is unknown."""
     ranges = dict(known.get("packages", {}))
     if "versions" in known:
         ranges[PACKAGE[profile.engine]] = known["versions"]
@@ -94,8 +94,8 @@ def _facts(known: Mapping[str, Any], profile: Profile, installed: InstalledEngin
         return False
     for key, right in (("capability", True), ("not_capability", False)):
         if key in known:
-            mine = installed.capability
-            answers.append(None if mine is None else (mine in known[key]) is right)
+            capability = installed.capability
+            answers.append(None if capability is None else (capability in known[key]) is right)
     if False in answers:
         return False
     return None if None in answers else True
@@ -110,7 +110,7 @@ _CONDITIONS: Final = {
 
 
 def _when(known: Mapping[str, Any]) -> str:
-    """Say the conditions that could not be told here."""
+    """Describe the conditions that are unknown here."""
     parts = [f"{name} {spec}" for name, spec in known.get("packages", {}).items()]
     for key, words in _CONDITIONS.items():
         if key in known:
@@ -146,7 +146,7 @@ def specifiers(spec: str) -> SpecifierSet:
 
 
 def _check_draft_tokens(options: Mapping[str, str]) -> Iterator[Remark]:
-    """Hold DSpark's draft tokens against its block size, from which they follow."""
+    """Check DSpark's draft tokens, which follow from its block size."""
     tokens = options.get("speculative-num-draft-tokens")
     if tokens is None or options.get("speculative-algorithm", "").casefold() != "dspark":
         return
@@ -161,7 +161,7 @@ def _check_draft_tokens(options: Mapping[str, str]) -> Iterator[Remark]:
 
 
 def _check_host(profile: Profile, options: Mapping[str, str]) -> Iterator[Remark]:
-    """Refuse an address that others can reach: an engine is no guard of its own door."""
+    """Refuse an address that others can reach: engines have no access control of their own."""
     host = options.get("host")
     if host is None:
         return

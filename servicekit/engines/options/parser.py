@@ -1,7 +1,6 @@
-"""Whether each option of an engine's command line is one of its parser's, with a legal value. Pure.
+"""Checks an engine's command line against the option table of its own parser. Pure.
 
-A typo in an option costs a start of minutes, and a renamed one costs it after every upgrade. So the
-words that would be started are held against the table of a version's real parser first.
+A misspelt option costs a start of minutes, and a renamed one costs it after an upgrade.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from servicekit.engines.base import FlagTable, LegalValue
     from servicekit.profiles.model import Profile
 
+# What argparse takes for a negative number, and so for a value, though it begins with a dash.
 _NUMBER: Final = re.compile(r"-\d+$|-\d*\.\d+$")
-"""What argparse takes for a negative number, and so for a value, though it begins with a dash."""
 
 _COUNTS: Final[Mapping[EngineName, tuple[re.Pattern[str], str]]] = {
     EngineName.SGLANG: (
@@ -48,32 +47,31 @@ _PARSERS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
 }
 """How a kind of value is read, and what to say where it cannot be."""
 
-LISTED: Final = 12
-"""Names that a remark lists."""
+LISTED: Final = 12  # names that a remark lists
 
 
 class Level(StrEnum):
-    """How much a remark matters."""
+    """Severity of a remark."""
 
     ERROR = "error"
-    """It will not start, or not serve."""
+    """The engine will not start or not serve."""
     WARNING = "warning"
-    """It may start and disappoint."""
+    """The engine may start and work badly."""
     NOTE = "note"
-    """It could not be checked here, or is worth knowing."""
+    """Something could not be checked, or is worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """One thing to say of a profile's command line."""
+    """One finding about a profile's command line."""
 
     level: Level
     where: str
-    """Key of the profile, as `options.max-total-tokens`; `arguments` where it came from those."""
+    """Key of the profile, such as `options.max-total-tokens` or `arguments`."""
     message: str
     """Reads behind `where`."""
     source: str = ""
-    """Where it was read or seen, for what no parser says."""
+    """Where it was read or seen, if not in a parser."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,7 @@ class Use:
 
 
 def read_argv(argv: Sequence[str], table: FlagTable) -> tuple[Use, ...]:
-    """Read the options of a command line (program first), as the engine's own parser would.
-
-    Words before the first option belong to none.
-    """
+    """Read the options of a command line (program first) as the engine's own parser does."""
     if table.engine is EngineName.LLAMACPP:
         return tuple(_read_fixed(argv[1:], table))
     return tuple(_read_argparse(argv[1:]))
@@ -110,7 +105,7 @@ def _read_argparse(words: Sequence[str]) -> Iterator[Use]:
 
 
 def _read_fixed(words: Sequence[str], table: FlagTable) -> Iterator[Use]:
-    """Read as llama.cpp does: an option takes its number of words, whatever they look like."""
+    """Read as llama.cpp does: an option takes a fixed number of words."""
     rest = iter(words)
     for word in rest:
         legal = table.options.get(word)
@@ -122,7 +117,7 @@ def _read_fixed(words: Sequence[str], table: FlagTable) -> Iterator[Use]:
 
 
 def check_flags(profile: Profile, argv: Sequence[str], table: FlagTable) -> tuple[Remark, ...]:
-    """Hold every option of `argv` (program first) against the table of the engine's parser."""
+    """Check every option of `argv` (program first) against the table of the engine's parser."""
     remarks: list[Remark] = []
     for use in read_argv(argv, table):
         where = place_of(profile, use.name)
@@ -141,7 +136,7 @@ def check_flags(profile: Profile, argv: Sequence[str], table: FlagTable) -> tupl
 
 
 def place_of(profile: Profile, name: str) -> str:
-    """Name the profile's key that put an option on the command line."""
+    """Return the profile's key that put an option on the command line."""
     option = name.lstrip("-")
     if option.partition(".")[0] in profile.options:
         return f"options.{option}"
@@ -158,15 +153,15 @@ def _legal(name: str, table: FlagTable) -> LegalValue | None:
 
 
 def release(table: FlagTable) -> str:
-    """Name the release that a table is of."""
+    """Return the release that a table belongs to."""
     if table.engine is EngineName.LLAMACPP:
         return f"llama.cpp b{table.version}"
     return f"{table.engine} {table.version}"
 
 
 def _unknown(name: str, table: FlagTable) -> str:
-    """Say that there is no such option, and which one was probably meant."""
-    says = f"{name} is no option of {release(table)}"
+    """Explain that there is no such option, with a suggestion."""
+    says = f"{name} is not an option of {release(table)}"
     if renamed := _renamed(name, table):
         return says + renamed
     if table.engine is not EngineName.LLAMACPP and name.startswith("--"):
@@ -174,14 +169,14 @@ def _unknown(name: str, table: FlagTable) -> str:
         if len(begun) > 1:
             return f"{says}: it could stand for {_listed(begun)}"
         if begun:
-            return f"{says} by itself: its parser takes it for {begun[0]}, another's may not"
+            return f"{says}: its parser takes it for {begun[0]}, other releases may not"
     alive = (option for option, value in table.options.items() if value.takes != "removed")
     # The dashes would make any two options look alike.
     return says + did_you_mean(name.lstrip("-"), [option.lstrip("-") for option in alive])
 
 
 def _renamed(name: str, table: FlagTable) -> str:
-    """Give what took the place of an option, or nothing."""
+    """Return what took the place of an option, or nothing."""
     option = name.removeprefix("--")
     for entry in _renames():
         if entry["engine"] != table.engine or option not in entry["from"]:
@@ -203,7 +198,7 @@ def _wrong_value(use: Use, legal: LegalValue, engine: EngineName) -> str:
     if not count and legal.many not in {"?", "*"}:
         return "needs a value"
     if count > 1 and legal.many in {"", "?", ","}:
-        return f'takes one value, but "{shown(use.values[1])}" follows it, too'
+        return f'takes one value, but "{shown(use.values[1])}" follows as well'
     if legal.many.isdecimal() and count != int(legal.many):
         return f"takes {legal.many} values, not {count}"
     if "." in use.name:
@@ -247,7 +242,7 @@ def reads(parser: Callable[[str], object], value: str) -> bool:
 
 
 def _omitted(profile: Profile, table: FlagTable) -> Iterator[Remark]:
-    """Find a `false` that was meant to turn something off: it only leaves the option out."""
+    """Find a `false` that should turn something off but only leaves the option out."""
     for option, value in profile.options.items():
         if value is False and f"--no-{option}" in table.options:
             yield Remark(

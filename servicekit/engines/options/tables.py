@@ -37,7 +37,7 @@ def shipped(name: str) -> dict[str, Any]:
 
 @cache
 def table(engine: EngineName, version: str) -> FlagTable:
-    """Give the table of a version in `KNOWN`."""
+    """Return the table of a version in `KNOWN`."""
     parsed = shipped(f"{engine}_{version}")
     choices: dict[str, str] = parsed["choices"]
     deprecated = set(parsed.get("deprecated", "").split())
@@ -51,12 +51,12 @@ def table(engine: EngineName, version: str) -> FlagTable:
 
 
 def tables(engine: EngineName) -> tuple[FlagTable, ...]:
-    """Give all tables of an engine, oldest first."""
+    """Return all tables of an engine, oldest first."""
     return tuple(table(engine, version) for version in KNOWN[engine])
 
 
 def nearest(engine: EngineName, version: str) -> FlagTable | None:
-    """Give the newest table not newer than `version`, else the oldest; `None` where none is."""
+    """Return the newest table not newer than `version`, else the oldest; `None` where none is."""
     known = tables(engine)
     older = [each for each in known if Version(each.version) <= Version(version)]
     for each in (*reversed(older), *known):

@@ -35,8 +35,8 @@ def texts(states: Path) -> dict[str, str]:
 
 def names(states: Path) -> tuple[str, ...]:
     """Return the name of every stored run below `states`, the oldest first."""
-    found = (name for state in _states(states) for name in run_files.names(state, FOLDER))
-    return tuple(sorted(name.removesuffix(run_files.SUFFIX) for name in found))
+    stored = (name for state in _states(states) for name in run_files.names(state, FOLDER))
+    return tuple(sorted(name.removesuffix(run_files.SUFFIX) for name in stored))
 
 
 def _every(states: Path) -> Iterator[tuple[str, str]]:

@@ -119,15 +119,15 @@ def _expanded(data: SuiteData) -> Iterator[tuple[str, CaseData, int]]:
 
 def unmatched(data: SuiteData, service: ServiceLimits) -> tuple[str, ...]:
     """Name the conditions of a suite that a profile does not meet."""
-    found: list[str] = []
+    differences: list[str] = []
     if data.context is not None:
         if service.context != data.context:
-            found.append(f"context {service.context} instead of {data.context}")
+            differences.append(f"context {service.context} instead of {data.context}")
         elif service.effective is not None and service.effective < data.context:
-            found.append(f"a pool for {service.effective} tokens instead of {data.context}")
+            differences.append(f"a pool for {service.effective} tokens instead of {data.context}")
     if data.kv_precision is not None and service.kv_precision != data.kv_precision:
-        found.append(f"KV cache {service.kv_precision} instead of {data.kv_precision}")
-    return tuple(found)
+        differences.append(f"KV cache {service.kv_precision} instead of {data.kv_precision}")
+    return tuple(differences)
 
 
 def planned(data: SuiteData, service: ServiceLimits) -> tuple[tuple[Planned, ...], tuple[str, ...]]:

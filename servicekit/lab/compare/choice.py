@@ -36,12 +36,12 @@ def _chosen(
     for name in named:
         match = _BACK.fullmatch(name)
         profile, back = (match["profile"], int(match["back"])) if match else (name, 0)
-        found = next(islice(_complete(profile, suite, stored), back, None), None)
-        if found is None and profile in profiles:
+        result = next(islice(_complete(profile, suite, stored), back, None), None)
+        if result is None and profile in profiles:
             raise _lacking(profile, suite, back)
-        found = found or load(name, states)
-        suite = suite or found.suite.name
-        yield found
+        result = result or load(name, states)
+        suite = suite or result.suite.name
+        yield result
 
 
 def _lacking(profile: str, suite: str | None, back: int) -> UserError:
@@ -56,8 +56,8 @@ def _complete(profile: str, suite: str | None, stored: dict[str, str]) -> Iterat
     for name in reversed(stored):
         if f"-{profile}-" in name:
             try:
-                found = BenchResult.parse(stored[name], where=name)
+                result = BenchResult.parse(stored[name], where=name)
             except ResultError:
                 continue
-            if found.profile == profile and found.complete and suite in {None, found.suite.name}:
-                yield found
+            if result.profile == profile and result.complete and suite in {None, result.suite.name}:
+                yield result

@@ -153,12 +153,12 @@ def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[ComparedFigure
 
 
 def _of_samples(figure: Figure, first: Case, letter: str, case: Case | None) -> ComparedValue:
-    found = case.statistics(figure) if case else None
+    stats = case.statistics(figure) if case else None
     judgement = judge(figure, first, case) if case and case is not first else None
     return ComparedValue(
         run=letter,
-        value=found.median if found else None,
-        statistics=found,
+        value=stats.median if stats else None,
+        statistics=stats,
         change=judgement.change if judgement else None,
         judgement=judgement,
     )
@@ -173,8 +173,8 @@ def _of_case(whole: CaseFigure, first: Case, letter: str, case: Case | None) -> 
 def _notes(runs: Sequence[ComparedRun]) -> Iterator[str]:
     first, *others = runs
     for run in others:
-        if found := tuple(_unlike(first.result, run.result)):
-            yield f"{run.letter} and {first.letter} differ in {', '.join(found)}"
+        if unlike := tuple(_unlike(first.result, run.result)):
+            yield f"{run.letter} and {first.letter} differ in {', '.join(unlike)}"
     conditions = [case.conditions for run in runs for case in run.result.cases]
     for name, (spelt, unknown) in UNKNOWN.items():
         if any(getattr(each, name) == unknown for each in conditions):

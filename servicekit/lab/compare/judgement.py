@@ -52,13 +52,13 @@ def judge(figure: Figure, before: Case, now: Case) -> Judgement:
     A difference counts if it exceeds the spread of the samples and the benchmark's precision. A
     median that is better because slow requests were cut off or failed is not better.
     """
-    found = apparent(figure, before, now)
-    winner, loser = (now, before) if found.verdict is Difference.BETTER else (before, now)
-    decided = found.verdict in {Difference.BETTER, Difference.WORSE}
+    judgement = apparent(figure, before, now)
+    winner, loser = (now, before) if judgement.verdict is Difference.BETTER else (before, now)
+    decided = judgement.verdict in {Difference.BETTER, Difference.WORSE}
     # Rounded: 1 - 0.99 is a little more than 0.01 in floating point.
     if decided and round(_left_out(figure, winner) - _left_out(figure, loser), 9) > LEFT_OUT:
-        return found._replace(verdict=Difference.UNKNOWN)
-    return found
+        return judgement._replace(verdict=Difference.UNKNOWN)
+    return judgement
 
 
 def apparent(figure: Figure, before: Case, now: Case) -> Judgement:

@@ -59,17 +59,17 @@ def _measured(result: BenchResult) -> str:
 
 def both(first: BenchResult, other: BenchResult) -> tuple[tuple[Case, Case], ...]:
     """Pair the cases that both measured, in the order of the first."""
-    found = ((case, other.case(case.name)) for case in first.cases if case.samples)
-    return tuple((one, two) for one, two in found if two is not None and two.samples)
+    differences = ((case, other.case(case.name)) for case in first.cases if case.samples)
+    return tuple((one, two) for one, two in differences if two is not None and two.samples)
 
 
 def refuse_mismatch(results: Sequence[BenchResult]) -> None:
     """Raise a one-line `UserError` unless all `results` match the first."""
     first, *others = results
     apart = [
-        f'"{other.name}" does not match "{first.name}" in {", ".join(found)}'
+        f'"{other.name}" does not match "{first.name}" in {", ".join(differences)}'
         for other in others
-        if (found := mismatches(first, other))
+        if (differences := mismatches(first, other))
     ]
     if apart:
         raise UserError(

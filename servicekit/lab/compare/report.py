@@ -134,16 +134,16 @@ def _lines(comparison: Comparison, figure: Figure | CaseFigure) -> Iterator[_Tab
     profiles = {run.letter: run.result.profile for run in comparison.runs}
     for case, row in _rows(comparison, figure):
         for index, value in enumerate(row.values):
-            found = value.statistics
+            stats = value.statistics
             yield _TableRow(
                 case=case,
                 letter=value.run,
                 profile=profiles[value.run],
                 first=index == 0,
                 rows=len(row.values),
-                value=spread(value.value, found, figure.unit),
-                p99=worst(figure, found),
-                samples=f"{found.samples:,}" if found else "",
+                value=spread(value.value, stats, figure.unit),
+                p99=worst(figure, stats),
+                samples=f"{stats.samples:,}" if stats else "",
                 cell=_cell(value),
             )
 

@@ -1,4 +1,4 @@
-"""What a verification is bound to: profile, versions, weights, driver and GPU. Disk, driver."""
+"""What a verification is valid for: profile, versions, weights, driver and GPU. Disk, driver."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ if TYPE_CHECKING:
     from servicekit.service.plan import Plan
 
 
-CLOCKS: Final = 1.0
-"""Seconds by which a file's time and a process's start may be off."""
+CLOCKS: Final = 1.0  # seconds by which a file's time and a process's start may be off
 
 
 async def fingerprint(plan: Plan) -> Fingerprint:
-    """Find out what a verification of `plan` holds for; takes a second, and no network."""
+    """Return the fingerprint of `plan`; takes a second, and no network."""
     profile = plan.profile
-    told = json.dumps(profile.model_dump(mode="json"), sort_keys=True)
+    content = json.dumps(profile.model_dump(mode="json"), sort_keys=True)
     gpus = Gpus(profile.gpus)
     try:
         seen = await gpus.look() if profile.gpus else None
     finally:
         gpus.close()
     return Fingerprint(
-        profile=_hash(told),
+        profile=_hash(content),
         servicekit=__version__,
         engine=look(profile.engine, plan.host.executable, account=plan.host.user).version(
             profile.engine
@@ -73,7 +72,7 @@ def outdated(plan: Plan, watchdog: int) -> str:
 
 
 def _began(pid: int) -> float:
-    """Give the time of day at which a process began; that of now where it is gone."""
+    """Return the time of day at which a process began; that of now where it is gone."""
     stat = procfs.stat(pid)
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     age = now - stat.started / procfs.TICKS if stat else 0.0
@@ -81,7 +80,7 @@ def _began(pid: int) -> float:
 
 
 async def vram(names: tuple[str, ...]) -> int | None:
-    """MiB in use on the GPUs called `names`; `None` where that cannot be told."""
+    """Return the MiB in use on the GPUs `names`; `None` if unknown."""
     if not names:
         return None
     gpus = Gpus(names)
@@ -104,14 +103,14 @@ def _model(plan: Plan) -> str:
         commits = [Repository(cache, n.repo).commit(n.revision) or "?" for n in needs(plan.profile)]
         if commits:
             return " ".join(commits)
-        found = sorted(_files(Path(plan.host.model)))
+        files = sorted(_files(Path(plan.host.model)))
     except OSError:
         return ""
-    return _hash(json.dumps(found)) if found else ""
+    return _hash(json.dumps(files)) if files else ""
 
 
 def _files(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Give name, bytes and time of each file at or below `path`."""
+    """Yield name, bytes and time of each file at or below `path`."""
     every = (
         [Path(folder, name) for folder, _, names in os.walk(path) for name in names]
         if path.is_dir()

@@ -1,6 +1,6 @@
-"""Asks an engine on loopback, whole or streamed, within one bound for each request. HTTP.
+"""Sends chat requests to an engine on loopback, each within a deadline. HTTP.
 
-Every failure comes back as a reply with a reason: what a gate makes of it is the gate's business.
+A failure is returned as a reply with a reason; the gate decides what it means.
 """
 
 from __future__ import annotations
@@ -23,18 +23,13 @@ if TYPE_CHECKING:
 
     from servicekit.lab.verify.chat import ChatRequest
 
-LIMIT: Final = 1800.0
-"""Seconds for one request: a prompt of 262144 tokens takes minutes on one GPU."""
-BODY_LIMIT: Final = 16 << 20
-"""Bytes of an answer that are read at most."""
-QUOTED: Final = 300
-"""Characters of a refusal that are kept."""
-TOLD_WITHIN: Final = 60.0
-"""Seconds for what a server tells of itself, busy as it may be."""
-DEEPEST: Final = 64
-"""Levels of lists and objects in an answer below which nothing is kept."""
+LIMIT: Final = 1800.0  # seconds for one request: a prompt of 262144 tokens takes minutes on one GPU
+BODY_LIMIT: Final = 16 << 20  # bytes of an answer that are read at most
+QUOTED: Final = 300  # characters of a refusal that are kept
+TOLD_WITHIN: Final = 60.0  # seconds for what a server tells of itself, busy as it may be
+DEEPEST: Final = 64  # levels of lists and objects in an answer below which nothing is kept
+# What stands for the key where a server repeats it: answers are kept as evidence.
 HIDDEN: Final = "[API key]"
-"""What stands for the key where a server repeats it: answers are kept as evidence."""
 
 
 class _TooLargeError(Exception):
@@ -49,7 +44,7 @@ class _Times:
     visible: float | None = None
     last: float | None = None
 
-    def told(self, now: float, *, visible: bool) -> None:
+    def count(self, now: float, *, visible: bool) -> None:
         self.first = now if self.first is None else self.first
         self.visible = now if visible and self.visible is None else self.visible
         self.last = now
@@ -87,7 +82,7 @@ class Client:
         self._key = api_key
 
     async def __aenter__(self) -> Self:
-        """Give the client itself."""
+        """Return the client itself."""
         return self
 
     async def __aexit__(
@@ -100,12 +95,12 @@ class Client:
         await self._http.aclose()
 
     async def properties(self, path: str) -> Mapping[str, Any]:
-        """Read what the server tells of itself; nothing where it tells nothing."""
-        told = self._clean(_parsed(await self._page(path)))
-        return told if isinstance(told, dict) else {}
+        """Read what the server reports about itself; empty if nothing."""
+        value = self._clean(_parsed(await self._page(path)))
+        return value if isinstance(value, dict) else {}
 
     async def page(self, path: str) -> str:
-        """Read the text that the server has at `path`; nothing where it has none."""
+        """Read the text at `path`; empty if there is none."""
         return self._hidden((await self._page(path)).decode("utf-8", errors="replace"))
 
     async def _page(self, path: str) -> bytes:
@@ -120,7 +115,7 @@ class Client:
         return content if answer.status_code == HTTPStatus.OK else b""
 
     async def ask(self, request: ChatRequest) -> ChatReply:
-        """Ask for one completion; never raises for what the server does."""
+        """Request one completion; never raises for what the server does."""
         began = _now()
         try:
             async with asyncio.timeout(self._limit):
@@ -128,7 +123,7 @@ class Client:
                     return await self._streamed(request.body, began)
                 return await self._whole(request.body, began)
         except TimeoutError:
-            error = f"no whole answer within {self._limit:.0f} s"
+            error = f"no complete answer within {self._limit:.0f} s"
         except httpx.HTTPError as failed:
             why = self._quoted(str(failed)) or type(failed).__name__
             error = f"the connection failed: {why}"
@@ -152,7 +147,7 @@ class Client:
         async def sent(event: str, _: Mapping[str, Any]) -> None:
             nonlocal began
             if event == "http11.send_request_headers.started":
-                began = _now()  # making a request and a connection is no work of the engine
+                began = _now()  # connecting is not the engine's work
 
         trace = {"trace": sent}
         async with self._http.stream(
@@ -162,7 +157,7 @@ class Client:
                 return self._reply(answer.status_code, await _read(answer, self._body_limit), began)
             async for line in _lines(answer, self._body_limit):
                 now = _now() - began
-                seconds = now if line.strip() else seconds  # closing is no work of the engine
+                seconds = now if line.strip() else seconds  # closing is not the engine's work
                 event = _event(line)
                 usage = event.get("usage") or usage
                 broken = broken or event.get("error")
@@ -170,13 +165,13 @@ class Client:
                 finish = choice.get("finish_reason") or finish
                 for key, piece in _first([choice.get("delta")]).items():
                     if isinstance(piece, str) and piece and key != "role":
-                        times.told(now, visible=key == "content" and not piece.isspace())
+                        times.count(now, visible=key == "content" and not piece.isspace())
                         parts[key] = parts.get(key, "") + piece
         if broken:
             error = self._quoted(f"the stream broke off: {_spelt(self._clean(broken))}")
             return ChatReply(0, None, error, seconds, times.first, times.visible, times.last)
-        made = {"choices": [{"finish_reason": finish, "message": parts}], "usage": usage}
-        body = self._clean(made)
+        message = {"choices": [{"finish_reason": finish, "message": parts}], "usage": usage}
+        body = self._clean(message)
         return ChatReply(HTTPStatus.OK, body, "", seconds, times.first, times.visible, times.last)
 
     def _reply(self, status: int, content: bytes, began: float) -> ChatReply:
@@ -185,8 +180,8 @@ class Client:
         if status == HTTPStatus.OK:
             return ChatReply(status, body, seconds=seconds)
         # What was parsed is quoted as it was cleaned: raw, the key may be spelt with escapes.
-        said = content.decode("utf-8", errors="replace") if body is None else _spelt(body)
-        return ChatReply(status, body, error=self._quoted(said), seconds=seconds)
+        text = content.decode("utf-8", errors="replace") if body is None else _spelt(body)
+        return ChatReply(status, body, error=self._quoted(text), seconds=seconds)
 
     def _quoted(self, text: str) -> str:
         return " ".join(self._hidden(text).split())[:QUOTED]
@@ -194,31 +189,31 @@ class Client:
     def _hidden(self, text: str) -> str:
         return text.replace(self._key, HIDDEN) if self._key else text
 
-    def _clean(self, told: Any, deep: int = 0) -> Any:  # noqa: ANN401 - JSON
-        """Give parsed JSON that can be kept: without the key, and fit to be written again.
+    def _clean(self, value: Any, deep: int = 0) -> Any:  # noqa: ANN401 - JSON
+        """Return parsed JSON that can be kept: without the key, and fit to be written again.
 
         What is no number, half a character, or deeper than anything that is read, is taken out.
         """
-        if isinstance(told, str):
-            return self._hidden(told.encode("utf-8", errors="replace").decode())
-        if isinstance(told, float):
-            return told if isfinite(told) else None
-        if not isinstance(told, dict | list):
-            return told
+        if isinstance(value, str):
+            return self._hidden(value.encode("utf-8", errors="replace").decode())
+        if isinstance(value, float):
+            return value if isfinite(value) else None
+        if not isinstance(value, dict | list):
+            return value
         if deep == DEEPEST:
             return None
-        if isinstance(told, list):
-            return [self._clean(each, deep + 1) for each in told]
-        return {self._clean(key): self._clean(each, deep + 1) for key, each in told.items()}
+        if isinstance(value, list):
+            return [self._clean(each, deep + 1) for each in value]
+        return {self._clean(key): self._clean(each, deep + 1) for key, each in value.items()}
 
 
 def _now() -> float:
-    """Seconds by the loop's clock, which is the monotonic one where nobody has put another."""
+    """Seconds by the loop's clock, monotonic unless a test replaces it."""
     return asyncio.get_running_loop().time()
 
 
 async def _lines(answer: httpx.Response, most: int) -> AsyncIterator[bytes]:
-    """Give the lines of a stream as they come; the whole may have `most` bytes."""
+    """Yield the lines of a stream as they come; the whole may have `most` bytes."""
     size, begun = 0, b""
     async for piece in answer.aiter_bytes():
         size += len(piece)
@@ -246,16 +241,16 @@ def _first(found: object) -> Mapping[str, Any]:
 
 def _event(line: bytes) -> Mapping[str, Any]:
     """Parse one line of an event stream; what is no JSON object, such as `[DONE]`, says nothing."""
-    told = _parsed(line.removeprefix(b"data:")) if line.startswith(b"data:") else None
-    return told if isinstance(told, dict) else {}
+    value = _parsed(line.removeprefix(b"data:")) if line.startswith(b"data:") else None
+    return value if isinstance(value, dict) else {}
 
 
-def _spelt(told: object) -> str:
-    return json.dumps(told, ensure_ascii=False)
+def _spelt(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _parsed(content: bytes) -> Any:  # noqa: ANN401 - JSON
-    """Parse what should be JSON; `None` where it is not."""
+    """Parse what should be JSON; `None` if it is not."""
     try:
         return json.loads(content.decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):

@@ -7,8 +7,7 @@ import zlib
 from base64 import b64encode
 from typing import Final
 
-SIDE: Final = 224
-"""Pixels; what vision towers of this size and larger take without enlarging."""
+SIDE: Final = 224  # pixels; what vision towers of this size and larger take without enlarging
 SQUARE: Final = 36
 _WHITE: Final = bytes((255, 255, 255))
 _RED: Final = bytes((220, 20, 20))

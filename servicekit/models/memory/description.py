@@ -166,8 +166,8 @@ def _vision(config: Mapping[str, Any]) -> Vision | None:
 
 
 def _quantisation(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = config.get("quantization_config")
-    return found if isinstance(found, Mapping) else {}
+    quantisation = config.get("quantization_config")
+    return quantisation if isinstance(quantisation, Mapping) else {}
 
 
 def _dtype(config: Mapping[str, Any], text: Mapping[str, Any]) -> str:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
+# Metadata entries, tensors or dimensions beyond which a count is taken for damage.
 _MOST_ENTRIES: Final = 1 << 20
-"""Metadata entries, tensors or dimensions beyond which a count is taken for damage."""
 _LONGEST_NAME: Final = 1 << 16
+# Longest text or array that is kept; what is longer (vocabularies, chat templates) is skipped.
 _LONGEST_KEPT: Final = 1 << 12
-"""Longest text or array that is kept; what is longer (vocabularies, chat templates) is skipped."""
 _STRING: Final = 8
 _ARRAY: Final = 9
 _SCALARS: Final[Mapping[int, str]] = {

@@ -36,12 +36,11 @@ if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Drafter, Geometry
     from servicekit.models.memory.recipe import Recipe
 
+# CUDA's context, cuBLAS and kernels. A guess: no published log of ours tells it.
 CONTEXT: Final = round(0.45 * GIB)
-"""CUDA's context, cuBLAS and kernels. A guess: no published log of ours tells it."""
 CELL_ALIGNMENT: Final = 256
 UBATCH: Final = 512
-DRAFT_TOKENS: Final = 3
-"""Default of `--spec-draft-n-max`."""
+DRAFT_TOKENS: Final = 3  # default of `--spec-draft-n-max`
 _EVERY_LAYER: Final = 1 << 20
 
 _SHORT: Final = {

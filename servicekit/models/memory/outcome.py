@@ -1,4 +1,4 @@
-"""What a memory plan comes to: parts, figures, and a verdict with the levers to pull. Pure."""
+"""The result of a memory plan: parts, figures, and a verdict with remedies. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from servicekit.models.memory.units import GIB, gib
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-COMFORT: Final = GIB // 4
-"""Bytes that should stay free when everything is running."""
+COMFORT: Final = GIB // 4  # bytes that should stay free when everything is running
 DOUBT: Final = GIB // 2
 """What the estimates may be off by in all. A shortage within it is `tight`, not `does-not-fit`: a
 start that would succeed is not refused for a guess."""
@@ -68,7 +67,7 @@ _RANK: Final = {verdict: rank for rank, verdict in enumerate(Fit)}
 
 @dataclass(frozen=True, slots=True)
 class PlanFinding:
-    """One thing that is wrong with a plan, and what would mend it, the first lever first."""
+    """A problem of a plan, and its remedies in order."""
 
     verdict: Fit
     reason: str
@@ -119,10 +118,9 @@ class Budget:
 def judge(
     findings: Iterable[PlanFinding], fits: str
 ) -> tuple[Fit, str, tuple[str, ...], tuple[str, ...]]:
-    """Return verdict, reason, levers and notes: the first of the worst findings speaks.
+    """Return verdict, reason, levers and notes, from the first of the worst findings.
 
-    `fits` is the reason where nothing was found. Levers of the finding that speaks come first, each
-    said once.
+    `fits` is the reason if there is no finding. The levers of the worst finding come first.
     """
     ranked = sorted(findings, key=lambda finding: -_RANK[finding.verdict])
     if not ranked:

@@ -1,4 +1,4 @@
-"""From a recipe to its budget."""
+"""Turns a recipe into its budget."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from servicekit.models.memory.outcome import Budget
     from servicekit.models.memory.recipe import Recipe
 
+# Tokens of an average request, for which SGLang's cookbook balances its pools.
 AVERAGE_LENGTH: Final = 5120
-"""Tokens of an average request, for which SGLang's cookbook balances its pools."""
 
 _ENGINES: Final[Mapping[str, Callable[[Recipe, Geometry, int, int], Budget]]] = {
     "sglang": sglang.plan,

@@ -1,4 +1,4 @@
-"""What the arithmetic needs of a profile, and typed access to its engine options. Pure."""
+"""The part of a profile that the arithmetic needs, with typed access to options. Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Recipe:
         raise UserError(f'option "{name}" must be a whole number, not {value!r}')
 
     def number(self, name: str) -> float | None:
-        """Return the option as a number, or `None` where it is not given."""
+        """Return the option as a number, or `None` if it is not given."""
         value = self.options.get(name)
         if value is None or value is False:
             return None

@@ -1,4 +1,4 @@
-"""A budget in words and in one bar: the same in a terminal, a log and a bug report. Pure."""
+"""Renders a budget as text with one bar. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _shares(sizes: list[int], width: int) -> list[int]:
 
 
 def render_budget(budget: Budget, *, width: int = 80, color: bool = False) -> str:
-    """Say the budget in lines of at most `width` characters, and of no fewer than 40.
+    """Render the budget in lines of at most `width` characters, at least 40.
 
     A bar, a table, the figures, the verdict and its levers. `color` adds ECMA-48 colours.
     """

@@ -51,14 +51,13 @@ if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Geometry
     from servicekit.models.memory.recipe import Recipe
 
-CHUNK: Final = 2048
-"""The prefill chunk of the published starts."""
+CHUNK: Final = 2048  # the prefill chunk of the published starts
 BUFFERS: Final = round(0.135 * GIB)
 """Static buffers and attention metadata at that chunk. Estimated: 4.47 GiB are logged when the
 pools stand, and 3.96 before the decode graphs are captured; the workspace is the rest of the
 difference."""
+# Graphs of one decode runner. Estimated: `mem usage=0.10 GB` in the published log.
 DECODE_GRAPHS: Final = round(0.10 * GIB)
-"""Graphs of one decode runner. Estimated: `mem usage=0.10 GB` in the published log."""
 PASS: Final = round(0.46 * GIB)
 """What requests take beyond their activations: cuBLAS workspaces, kernels loaded late, sampling.
 Estimated: the published 200,000-token start holds 31.1 of 32.6 GB under load, which is this much
@@ -66,10 +65,10 @@ more than its log accounts for."""
 DRAFT_GRAPH_FLOOR: Final = GIB
 """Free memory below which the workers of DSpark and DFlash give their draft graph up
 (`available_mem < 1.0`): decoding drops to a fifth while acceptance looks healthy."""
+# Tokens of a context that input cannot use (`tp_worker.py`, `max_req_input_len`).
 RESERVED_INPUT: Final = 6
-"""Tokens of a context that input cannot use (`tp_worker.py`, `max_req_input_len`)."""
+# The largest memory fraction of the published starts on one RTX 5090.
 HIGHEST_FRACTION: Final = 0.95
-"""The largest memory fraction of the published starts on one RTX 5090."""
 
 
 def balanced_ratio(

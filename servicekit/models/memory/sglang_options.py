@@ -23,21 +23,20 @@ RTX 5090, less the 31.05 GiB at which the published pool sizes come out."""
 START: Final = round(0.34 * GIB)
 """What is taken between that measurement and the first weight. Estimated: the same 31.05 GiB, less
 the 30.71 GiB that is logged when loading begins."""
-WORKSPACE: Final = 384 * MIB
-"""FlashInfer's workspace (`SGLANG_FLASHINFER_WORKSPACE_SIZE`)."""
+WORKSPACE: Final = 384 * MIB  # FlashInfer's workspace (`SGLANG_FLASHINFER_WORKSPACE_SIZE`)
 GRAPH_PER_BATCH: Final = 2 * MIB
+# SGLang's own guesses for its decode and prefill graphs (`reserve_for_graph_mb`).
 GRAPH_PER_PREFILL_SIZE: Final = 8 * MIB
-"""SGLang's own guesses for its decode and prefill graphs (`reserve_for_graph_mb`)."""
+# The pool of `--mm-feature-transport cuda_ipc` (`SGLANG_MM_FEATURE_CACHE_MB`).
 IMAGE_POOL: Final = 1024 * MIB
-"""The pool of `--mm-feature-transport cuda_ipc` (`SGLANG_MM_FEATURE_CACHE_MB`)."""
 
 DFLASH_FAMILY: Final = frozenset({"DSPARK", "DFLASH"})
 _EAGLE_FAMILY: Final = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
+# What `--max-running-requests` becomes under speculation when it is not given.
 SPECULATIVE_REQUESTS: Final = 48
-"""What `--max-running-requests` becomes under speculation when it is not given."""
 _FOUR_BITS: Final = frozenset({"nvfp4", "fp4_mx_block16", "fp4_e2m1"})
+# Below so many GiB: default prefill chunk and largest decode batch; 0: as `Arithmetic` says.
 _GPU_CLASSES: Final = ((20, 2048, 8), (35, 0, 0), (60, 4096, 32), (160, 8192, 256))
-"""Below so many GiB: default prefill chunk and largest decode batch; 0: as `Arithmetic` says."""
 _LARGEST_CLASS: Final = (16384, 512)
 
 

@@ -1,4 +1,4 @@
-"""Where geometries come from: our tables, a checkpoint, a GGUF. The only part that reads files."""
+"""Finds geometries: in our tables, a checkpoint, or a GGUF. Disk."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from servicekit.models.memory.geometry import Geometry
 
-LARGEST_CONFIG: Final = 4 << 20
-"""Bytes of a `config.json` beyond which it is not read."""
+LARGEST_CONFIG: Final = 4 << 20  # bytes of a `config.json` beyond which it is not read
 _PART: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf\Z")
 
 
@@ -37,7 +36,7 @@ def known_checkpoints() -> tuple[str, ...]:
 
 
 def known_geometry(checkpoint: str) -> Geometry | None:
-    """Return the geometry of `checkpoint` from our own tables, or `None` where it is not there."""
+    """Return the geometry of `checkpoint` from our own tables, or `None` if it is not there."""
     for table in _tables():
         if any(one["id"] == checkpoint for one in table["checkpoints"]):
             return geometry_from_table(table, checkpoint)
@@ -101,7 +100,7 @@ def find_geometry(checkpoint: str, path: Path | None = None) -> Geometry:
     """Return the geometry of `checkpoint`, from our tables or else from `path` on this host.
 
     `path` may be a GGUF file, a checkpoint's directory or its `config.json`. Raises `UserError`
-    where nothing tells.
+    if it is unknown.
     """
     if (known := known_geometry(checkpoint)) is not None:
         return known

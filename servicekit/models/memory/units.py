@@ -1,4 +1,4 @@
-"""Sizes in words: reading `31.4GiB`, writing `20.14 GiB`. Pure."""
+"""Parses and formats sizes: `31.4GiB`, `20.14 GiB`. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\Z")
 def parse_size(text: str) -> int:
     """Return the bytes that `text` names: `31.4GiB`, `24 GB`, `512 B`.
 
-    A bare number is refused: whoever leaves the unit out means GiB more often than bytes.
+    A bare number is refused: without a unit, people usually mean GiB.
     """
     match = _SIZE.match(text.strip())
     unit = _UNITS.get(match[2].lower()) if match else None
@@ -37,12 +37,12 @@ def parse_size(text: str) -> int:
 
 
 def gib(size: int) -> str:
-    """Say `size` bytes in GiB, to a hundredth."""
+    """Format `size` bytes in GiB, to a hundredth."""
     return f"{size / GIB:.2f} GiB"
 
 
 def short(size: int) -> str:
-    """Say `size` bytes in the unit that fits it, to a tenth: `74.8 MiB`, `32.0 KiB`."""
+    """Format `size` bytes in a fitting unit, to a tenth: `74.8 MiB`, `32.0 KiB`."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if abs(size) >= unit:
             return f"{size / unit:.1f} {name}"
@@ -50,7 +50,7 @@ def short(size: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Say how many: `1 request`, `200,000 requests`."""
+    """Format a count: `1 request`, `200,000 requests`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -45,19 +45,17 @@ if TYPE_CHECKING:
 
 VERSION: Final = "0.32.0"
 UTILIZATION: Final = 0.92
-HIGHEST_UTILIZATION: Final = 0.96
-"""The largest of the public starts on one RTX 5090."""
-FEW_SEQUENCES: Final = 8
-"""`--max-num-seqs` of the largest pool on vLLM's recipe page."""
+HIGHEST_UTILIZATION: Final = 0.96  # the largest of the public starts on one RTX 5090
+FEW_SEQUENCES: Final = 8  # `--max-num-seqs` of the largest pool on vLLM's recipe page
 BATCHED_TOKENS: Final = 2048
 SEQUENCES: Final = 256
 LARGE_GPU: Final = 70 * GIB
 LARGE_BATCHED_TOKENS: Final = 8192
+# Defaults of the API server, and from where on they are larger (`get_batch_defaults`).
 LARGE_SEQUENCES: Final = 1024
-"""Defaults of the API server, and from where on they are larger (`get_batch_defaults`)."""
 RUNTIME: Final = round(0.44 * GIB)
+# Bytes for each sequence and word of the vocabulary while sampling: three FP32 rows.
 SAMPLER_ROW: Final = 12
-"""Bytes for each sequence and word of the vocabulary while sampling: three FP32 rows."""
 SPECULATION: Final = round(0.10 * GIB)
 """What the profiling run sees beyond weights and activations. Estimated: these three, and the
 vision encoder in the model's table, are fitted to five published pools and give each of them to the
@@ -65,8 +63,8 @@ block."""
 GRAPH: Final = round(0.46 * GIB / 51)
 """Graphs of one batch size. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published
 log, over the 51 sizes that the default of 256 sequences brings."""
+# What capturing takes for however few sizes. Estimated, as for SGLang.
 LEAST_GRAPHS: Final = round(0.10 * GIB)
-"""What capturing takes for however few sizes. Estimated, as for SGLang."""
 LARGEST_GRAPH: Final = 512
 STARTUP: Final = round(0.35 * GIB)
 """What CUDA takes before vLLM compares free memory with what it may use. Estimated, as for SGLang.

@@ -23,8 +23,7 @@ from servicekit.models.memory.units import ceil_div
 if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Geometry
 
-KERNEL_BLOCK: Final = 16
-"""Tokens to which an attention block is aligned, and its default length."""
+KERNEL_BLOCK: Final = 16  # tokens to which an attention block is aligned, and its default length
 _ALIKE: Final = 1.5
 """Kinds of layers whose numbers differ by less than this factor form groups of the larger number.
 """

@@ -69,7 +69,7 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             SGLANG_23,
             "cuda-graph-max-bs",
             (
-                "--cuda-graph-max-bs is no option of sglang 0.5.23: it is "
+                "--cuda-graph-max-bs is not an option of sglang 0.5.23: it is "
                 "--cuda-graph-max-bs-decode there"
             ),
         ),
@@ -77,7 +77,7 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             SGLANG_23,
             "enable-gdn-replayssm-spec",
             (
-                "--enable-gdn-replayssm-spec is no option of sglang 0.5.23: it is "
+                "--enable-gdn-replayssm-spec is not an option of sglang 0.5.23: it is "
                 "--enable-linear-replayssm-spec there"
             ),
         ),
@@ -85,7 +85,7 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             SGLANG_16,
             "enable-linear-replayssm-spec",
             (
-                "--enable-linear-replayssm-spec is no option of sglang 0.5.16: it is "
+                "--enable-linear-replayssm-spec is not an option of sglang 0.5.16: it is "
                 "--enable-gdn-replayssm-spec there"
             ),
         ),
@@ -93,7 +93,7 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             SGLANG_23,
             "mamba-scheduler-strategy",
             (
-                "--mamba-scheduler-strategy is no option of sglang 0.5.23: it is "
+                "--mamba-scheduler-strategy is not an option of sglang 0.5.23: it is "
                 "--mamba-radix-cache-strategy there"
             ),
         ),
@@ -101,20 +101,20 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             VLLM,
             "swap-space",
             (
-                "--swap-space is no option of vllm 0.32.0: it was removed (blocks are no longer "
+                "--swap-space is not an option of vllm 0.32.0: it was removed (blocks are no longer "
                 "swapped to host memory; kv-offloading-size is another thing)"
             ),
         ),
         (
             LLAMACPP,
             "draft-max",
-            "--draft-max is no option of llama.cpp b11549: it is --spec-draft-n-max there",
+            "--draft-max is not an option of llama.cpp b11549: it is --spec-draft-n-max there",
         ),
         (
             LLAMACPP,
             "no-mmap",
             (
-                "--no-mmap is no option of llama.cpp b11549: it is --load-mode there "
+                "--no-mmap is not an option of llama.cpp b11549: it is --load-mode there "
                 '("mlock", "mmap", "none" and "dio")'
             ),
         ),
@@ -122,38 +122,42 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             SGLANG_16,
             "mem-fraction-statik",
             (
-                "--mem-fraction-statik is no option of sglang 0.5.16; did you mean "
+                "--mem-fraction-statik is not an option of sglang 0.5.16; did you mean "
                 '"mem-fraction-static"?'
             ),
         ),
         (
             LLAMACPP,
             "flash-atn",
-            '--flash-atn is no option of llama.cpp b11549; did you mean "flash-attn"?',
+            '--flash-atn is not an option of llama.cpp b11549; did you mean "flash-attn"?',
         ),
-        (SGLANG_16, "zzz", "--zzz is no option of sglang 0.5.16"),
-        (LLAMACPP, "a-lias", '--a-lias is no option of llama.cpp b11549; did you mean "alias"?'),
+        (SGLANG_16, "zzz", "--zzz is not an option of sglang 0.5.16"),
+        (
+            LLAMACPP,
+            "a-lias",
+            '--a-lias is not an option of llama.cpp b11549; did you mean "alias"?',
+        ),
         (
             SGLANG_23,
             "chunked-prefill",
             (
-                "--chunked-prefill is no option of sglang 0.5.23 by itself: its parser takes it "
-                "for --chunked-prefill-size, another's may not"
+                "--chunked-prefill is not an option of sglang 0.5.23: its parser takes it "
+                "for --chunked-prefill-size, other releases may not"
             ),
         ),
         (
             SGLANG_23,
             "mamba-s",
             (
-                "--mamba-s is no option of sglang 0.5.23 by itself: its parser takes it for "
-                "--mamba-ssm-dtype, another's may not"
+                "--mamba-s is not an option of sglang 0.5.23: its parser takes it for "
+                "--mamba-ssm-dtype, other releases may not"
             ),
         ),
         (
             SGLANG_23,
             "kv-",
             (
-                "--kv- is no option of sglang 0.5.23: it could stand for --kv-cache-dtype, "
+                "--kv- is not an option of sglang 0.5.23: it could stand for --kv-cache-dtype, "
                 "--kv-canary, --kv-canary-real-data, --kv-canary-sweep-interval, --kv-events-config"
             ),
         ),
@@ -169,7 +173,7 @@ def test_a_successor_is_named_only_where_it_exists() -> None:
     bare = FlagTable(EngineName.SGLANG, "9.9", {"--model-path": LegalValue("text")})
     words = ["sglang", "--cuda-graph-max-bs", "8"]
     (remark,) = check_flags(profile("sglang"), words, bare)
-    assert remark.message == "--cuda-graph-max-bs is no option of sglang 9.9"
+    assert remark.message == "--cuda-graph-max-bs is not an option of sglang 9.9"
 
 
 def test_many_candidates_are_not_all_listed() -> None:
@@ -211,7 +215,7 @@ def test_many_candidates_are_not_all_listed() -> None:
         (SGLANG_16, "mem-fraction-static", 0.95, None),
         (SGLANG_16, "trust-remote-code", "yes", 'takes no value, but "yes" follows it'),
         (SGLANG_16, "mem-fraction-static", True, "needs a value"),
-        (SGLANG_16, "dtype", ["half", "auto"], 'takes one value, but "auto" follows it, too'),
+        (SGLANG_16, "dtype", ["half", "auto"], 'takes one value, but "auto" follows as well'),
         (
             SGLANG_16,
             "kv-cache-dtype",
@@ -297,13 +301,13 @@ def test_arguments_are_checked_as_well() -> None:
     """Words of the user's own are held against the table like options, also joined by `=`."""
     assert said(SGLANG_16, "--tp-siz=2", "--tp-size=two") == [
         (
-            "error: arguments: --tp-siz is no option of sglang 0.5.16 by itself: its parser takes "
-            "it for --tp-size, another's may not"
+            "error: arguments: --tp-siz is not an option of sglang 0.5.16: its parser takes "
+            "it for --tp-size, other releases may not"
         ),
         'error: arguments: must be a whole number, not "two"',
     ]
     assert said(LLAMACPP, "--verbos", "3") == [
-        'error: arguments: --verbos is no option of llama.cpp b11549; did you mean "verbose"?'
+        'error: arguments: --verbos is not an option of llama.cpp b11549; did you mean "verbose"?'
     ]
 
 

@@ -185,9 +185,9 @@ def test_one_gguf_of_many_is_fetched(wanted: str, chosen: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     ("names", "said"),
     [
-        (("a-Q4_K_M.gguf", "b-Q4_K_M.gguf"), "several of its files are Q4_K_M"),
-        (("a-Q8_0.gguf",), "it has no Q4_K_M"),
-        (("model.safetensors",), "it has no Q4_K_M"),
+        (("a-Q4_K_M.gguf", "b-Q4_K_M.gguf"), "several files match Q4_K_M"),
+        (("a-Q8_0.gguf",), "no file matches Q4_K_M"),
+        (("model.safetensors",), "no file matches Q4_K_M"),
     ],
 )
 def test_a_gguf_that_cannot_be_chosen_is_asked_for(names: tuple[str, ...], said: str) -> None:
@@ -197,7 +197,7 @@ def test_a_gguf_that_cannot_be_chosen_is_asked_for(names: tuple[str, ...], said:
     there = ", ".join(name for name in names if name.endswith(".gguf")) or "none"
     assert str(refused.value) == (
         f'the model "owner/name": {said}; '
-        f'name one as model = "owner/name:FILE.gguf"; there are: {there}'
+        f'name a file: model = "owner/name:FILE.gguf"; available: {there}'
     )
 
 

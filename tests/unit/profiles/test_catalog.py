@@ -77,7 +77,9 @@ def test_a_denied_profile_does_not_run(site: Site) -> None:
     for name in ("mtp", "night"):
         with pytest.raises(NotAllowedError) as refused:
             catalog.get(name)
-        expected = f'profile "{name}" must not run; {site.root}/servicekit.toml names it in deny'
+        expected = (
+            f'profile "{name}" must not run; remove it from deny in {site.root}/servicekit.toml'
+        )
         assert str(refused.value) == expected
 
 
@@ -104,7 +106,7 @@ def test_a_name_that_is_not_there_is_guessed(site: Site) -> None:
     for name, hint in (
         ("nigth", 'did you mean "night"?'),
         ("blanced", 'did you mean "balanced"?'),
-        ("../etc/x", "`servicekit list` shows those there are"),
+        ("../etc/x", "`servicekit list` shows all profiles"),
     ):
         with pytest.raises(NotAllowedError) as refused:
             site.catalog().get(name)
@@ -144,7 +146,7 @@ def test_a_broken_file_does_not_break_the_list(site: Site) -> None:
             ),
         ),
         "directory": ("cannot be read: is a directory",),
-        "dangling": ("leads to a file that does not exist",),
+        "dangling": ("links to a file that does not exist",),
         "\\udcff\\n": ("name: must be text that UTF-8 can hold",),
     }
     assert all(row.port is None and row.summary is None for row in listed.values() if row.findings)
@@ -164,14 +166,14 @@ def test_a_file_must_not_shadow_a_built_in_profile(site: Site) -> None:
     catalog = site.catalog("night")
     finding = (
         "has the name of a built-in profile; rename it, "
-        'and say extends = "balanced" in it to change only some of that one'
+        'and write extends = "balanced" in it to change parts of that profile'
     )
     with pytest.raises(ProfileError) as refused:
         catalog.get("balanced")
     assert str(refused.value) == f"{file}: {finding}"
     assert catalog.get("long-context").port == 18000
     assert catalog.get("dspark").options["chunked-prefill-size"] == 2048
-    with pytest.raises(ProfileError, match="is refused itself"):
+    with pytest.raises(ProfileError, match="is invalid"):
         catalog.get("night")
     rows = catalog.describe()
     assert [row.name for row in rows if row.findings] == ["balanced", "night"]
@@ -185,7 +187,7 @@ def test_a_directory_that_cannot_be_read_is_said(site: Site) -> None:
         site.catalog().names()
     assert str(refused.value) == (
         f'profiles in "{site.profiles}" cannot be read: not a directory; '
-        "it must be a directory that its services' account can read"
+        "make it a directory that the services' account can read"
     )
 
 

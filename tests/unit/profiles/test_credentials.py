@@ -48,10 +48,12 @@ def test_what_is_no_secret_is_said_in_one_line(tmp_path: Path) -> None:
         read(tmp_path)
     file = tmp_path / "HF_TOKEN"
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="cannot be read: it is no text in UTF-8; store it anew: "):
+    with pytest.raises(UserError, match="cannot be read: it is not UTF-8 text; store it again: "):
         read(tmp_path)
     file.unlink()
     file.mkdir()
-    with pytest.raises(UserError, match="cannot be read: is a directory; store it anew: ") as found:
+    with pytest.raises(
+        UserError, match="cannot be read: is a directory; store it again: "
+    ) as found:
         read(tmp_path)
     assert found.value.code is ExitCode.CONFIG

@@ -157,8 +157,8 @@ def test_the_process_environment_is_not_read(monkeypatch: pytest.MonkeyPatch) ->
         ),
         ('root = "here"', ['line 1: root: must be an absolute path below "/", not "here"']),
         ('root = "/"', ['line 1: root: must be an absolute path below "/", not "/"']),
-        ('[places]\nstte = "/x"', ['line 1: places: has no "stte"; did you mean "state"?']),
-        ('[places]\nconfig = "/x"', ['line 1: places: has no "config"']),
+        ('[places]\nstte = "/x"', ['line 1: places: has no place "stte"; did you mean "state"?']),
+        ('[places]\nconfig = "/x"', ['line 1: places: has no place "config"']),
         (
             '[places]\nstate = "x"',
             ['line 2: places.state: must be an absolute path below "/", not "x"'],
@@ -248,7 +248,7 @@ def test_a_file_that_is_named_must_exist() -> None:
             load_settings(config, environ, scope=Scope.SYSTEM)
         assert str(refused.value) == (
             'settings file "/none.toml" does not exist; '
-            "create it, or leave --config and SERVICEKIT_CONFIG away"
+            "create it, or omit --config and SERVICEKIT_CONFIG"
         )
 
 

@@ -73,7 +73,7 @@ def test_a_profile_that_is_not() -> None:
     ]
     lines = found.text().splitlines()
     assert lines[0] == (
-        "error: options.context-lenght: --context-lenght is no option of sglang 0.5.16; did you "
+        "error: options.context-lenght: --context-lenght is not an option of sglang 0.5.16; did you "
         'mean "context-length"?'
     )
     assert lines[1].endswith(
@@ -106,7 +106,7 @@ def test_json() -> None:
     assert remarks[0] == {
         "level": "error",
         "where": "options.zzz",
-        "message": "--zzz is no option of sglang 0.5.23",
+        "message": "--zzz is not an option of sglang 0.5.23",
         "source": None,
     }
     assert remarks[1]["level"] == "note"
@@ -164,7 +164,7 @@ def test_what_only_some_allowed_versions_refuse_is_a_warning() -> None:
 def test_what_every_allowed_version_refuses_is_said_once() -> None:
     """The newest version's words are enough."""
     found = [r for r in report("balanced", options={"zzz": 1}).remarks if r.level is Level.ERROR]
-    assert [remark.message for remark in found] == ["--zzz is no option of sglang 0.5.23"]
+    assert [remark.message for remark in found] == ["--zzz is not an option of sglang 0.5.23"]
 
 
 def test_the_engines_own_list_counts_beside_the_table() -> None:
@@ -175,7 +175,7 @@ def test_the_engines_own_list_counts_beside_the_table() -> None:
     here = InstalledEngine("/x", {"llama.cpp": "11549"}, told=told)
     (remark,) = report("demo", here).remarks
     assert remark.where == "servicekit"
-    assert remark.message.startswith("--metrics is no option of llama.cpp b11549")
+    assert remark.message.startswith("--metrics is not an option of llama.cpp b11549")
     assert remark.message.endswith(" (so its own --help)")
 
 
