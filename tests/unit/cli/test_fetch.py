@@ -230,7 +230,7 @@ def test_a_gguf_comes_alone(site: Site) -> None:
         "/owner/gguf/m-Q8_0.gguf"
     ]
     file.write_text('extends = "demo"\nmodel = "owner/gguf:Q5_0"\nport = 18009\n')
-    assert "no file matches Q5_0; name one as" in site.refused()
+    assert "no file matches Q5_0; name a file" in site.refused()
 
 
 def test_a_model_of_a_package_needs_no_fetch(site: Site) -> None:

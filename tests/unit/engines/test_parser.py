@@ -101,8 +101,8 @@ def test_what_servicekit_writes_itself_is_legal(name: str) -> None:
             VLLM,
             "swap-space",
             (
-                "--swap-space is not an option of vllm 0.32.0: it was removed (blocks are no longer "
-                "swapped to host memory; kv-offloading-size is another thing)"
+                "--swap-space is not an option of vllm 0.32.0: it was removed (blocks are no "
+                "longer swapped to host memory; kv-offloading-size is another thing)"
             ),
         ),
         (

@@ -73,8 +73,8 @@ def test_a_profile_that_is_not() -> None:
     ]
     lines = found.text().splitlines()
     assert lines[0] == (
-        "error: options.context-lenght: --context-lenght is not an option of sglang 0.5.16; did you "
-        'mean "context-length"?'
+        "error: options.context-lenght: --context-lenght is not an option of sglang 0.5.16; did "
+        'you mean "context-length"?'
     )
     assert lines[1].endswith(
         "[sgl-project/sglang#35354; seen with 0.5.16; 0.5.23 projects through the quantised head]"
