@@ -25,7 +25,7 @@ from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import ends_with_session
 from servicekit.service.missing import missing
 from servicekit.service.plan import hub_cache, make_plan
-from servicekit.watchdog import history, ledger
+from servicekit.watchdog import history, ledger, publish
 from servicekit.watchdog.census import Census
 from servicekit.watchdog.ports import port_holder
 
@@ -73,6 +73,8 @@ class ProfileQuestions:
         self._port = board.ask(about, call(lambda: port_use(order.profile, request)))
         path = Path(request.places.ledger(order.profile.name))
         self._cut_off = board.ask(about, call(lambda: cut_off(path)))
+        state = Path(request.places.state_file(order.profile.name))
+        self._bug = board.ask(about, call(lambda: bug_of(state)))
 
     def seen(self, gpu: GpuReading | Unseen) -> ProfileView | RefusedProfile:
         """Return the answers; a profile that cannot be planned counts as refused."""
@@ -99,6 +101,7 @@ class ProfileQuestions:
             port=seen_or_not(self._port),
             interruptions=seen_or_not(self._cut_off),
             gpu=gpu,
+            bug=seen_or_not(self._bug),
         )
 
 
@@ -163,3 +166,12 @@ def cut_off(path: Path) -> dict[Cause, int]:
         raise NoReplyError(error.message, remedy=error.hint) from None
     causes = [run.cause for run in history.runs(records) if run.began >= since]
     return {cause: count for cause in CUT_OFF if (count := causes.count(cause))}
+
+
+def bug_of(path: Path) -> str:
+    """Return the first bug in reporting that the run which wrote the state file `path` met."""
+    try:
+        state = publish.read_state(path)
+    except UserError as error:
+        raise NoReplyError(error.message, remedy=error.hint) from None
+    return state.bug if state is not None else ""

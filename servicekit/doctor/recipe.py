@@ -266,6 +266,15 @@ def interruptions(subject: ProfileView) -> Answer:
     return warn(f"runs were cut off: {counted}", worst.remedies[0])
 
 
+@CHECKS.add("reporting", "reporting")
+def reporting(subject: ProfileView) -> Answer:
+    """Its last run met no bug in servicekit's own reporting."""
+    bug = seen(subject.bug)
+    if not bug:
+        return ok("no bug in its last run")
+    return warn(bug, "the engine is not affected; report this line as a bug of servicekit")
+
+
 def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 

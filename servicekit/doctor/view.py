@@ -171,6 +171,8 @@ class ProfileView:
     # Number of its runs that the host cut off, by cause.
     interruptions: Mapping[Cause, int] | Unseen
     gpu: GpuReading | Unseen  # the GPUs of the host
+    # The first bug in reporting that the watchdog of its last run met.
+    bug: str | Unseen = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

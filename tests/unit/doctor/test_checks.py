@@ -75,7 +75,7 @@ def test_where_all_is_well_every_check_says_so() -> None:
         "lingering": "system services do not depend on logins"
     }
     assert native.verdict is CheckStatus.OK
-    assert native.summary == "23 ok, 1 skipped"
+    assert native.summary == "24 ok, 1 skipped"
     under_wsl = examine(host(wsl=wsl()))
     assert under_wsl.verdict is CheckStatus.OK
 
@@ -393,6 +393,10 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("interruptions", {"interruptions": {Cause.IDLE_KILL: 3, Cause.POWER_LOSS: 1}}, "warn",
          "runs were cut off: idle-kill 3 times, power-loss once; "),
         ("interruptions", {"interruptions": NOT_SEEN}, "skip", "only root"),
+        ("reporting", {}, "ok", "no bug in its last run"),
+        ("reporting", {"bug": "a bug in servicekit concerns the log: KeyError"}, "warn",
+         "a bug in servicekit concerns the log: KeyError; the engine is not affected"),
+        ("reporting", {"bug": NOT_SEEN}, "skip", "only root"),
     ],
 )  # fmt: skip
 def test_a_profile_is_told_what_it_lacks(
@@ -509,7 +513,7 @@ UNSEEABLE: Final = (
     *("manager", "groups", "logins", "journal", "containers", "driver", "gpu", "held", "xids"),
     *("clock", "shared"),
 )
-OF_PROFILE: Final = ("engine", "models", "cache", "weights", "port", "interruptions", "gpu")
+OF_PROFILE: Final = ("engine", "models", "cache", "weights", "port", "interruptions", "gpu", "bug")
 OF_WSL: Final = ("conf", "wslconfig", "networking", "task", "cuda")
 
 
