@@ -96,6 +96,19 @@ def _row(found: Status) -> tuple[str, ...]:
     return found.profile, found.state, _age(found), "yes" if found.enabled else "no", why
 
 
+def measured(figures: dict[str, float]) -> str:
+    """Return what the engine's boot log says about the GPU's memory."""
+    names = {"weights": "weights", "kv": "KV cache", "state": "states", "graph": "graphs"}
+    parts = [
+        f"{words} {figures[f'{name}_gib']:.2f} GiB"
+        for name, words in names.items()
+        if f"{name}_gib" in figures
+    ]
+    if "free_gib" in figures:
+        parts.append(f"{figures['free_gib']:.2f} GiB free")
+    return ", ".join(parts)
+
+
 def _tell(found: Status, verified: str) -> None:
     boot = "starts at boot" if found.enabled else "does not start at boot"
     since = f" for {_age(found)}" if found.since else ""
@@ -112,6 +125,7 @@ def _tell(found: Status, verified: str) -> None:
         ("serves", f"{found.served_name} at {found.url}" if found.url and found.pid else ""),
         ("model", found.model),
         ("context", f"{context} tokens" if context else ""),
+        ("measured", measured(found.figures)),
         ("plan", found.pool_drift),
         ("outdated", ours(found.outdated)),
         ("version", ours(found.upgrade)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.lines import shown
@@ -63,6 +63,12 @@ class BootFacts:
     requests: int | None = None
     """Requests that can run at a time."""
     draft_graph_disabled: bool = False
+
+    def figures(self) -> dict[str, float]:
+        """Return the numbers that the log gave, by name."""
+        numbers = asdict(self)
+        del numbers["draft_graph_disabled"]
+        return {name: number for name, number in numbers.items() if number is not None}
 
 
 @dataclass(frozen=True, slots=True)

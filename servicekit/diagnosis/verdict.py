@@ -97,7 +97,8 @@ def figures_of(log: Reading) -> dict[str, float]:
     """Return what the log says about memory, limits and decoding; only what it does say."""
     decode = {} if log.decode is None else asdict(log.decode)
     decode.pop("at", None)
-    return {name: value for name, value in {**asdict(log.facts), **decode}.items() if value}
+    decode = {name: value for name, value in decode.items() if value is not None}
+    return {**log.facts.figures(), **decode}
 
 
 def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:

@@ -333,6 +333,7 @@ class Watchdog:
             return
         with self.reporter.fenced("the reading of the engine's log"):
             self._monitor.read(data)
+            self.reporter.facts = self._monitor.facts
 
     def _exited(self) -> None:
         """Take the engine's end: its last lines first, then why."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from contextlib import AbstractContextManager
 
+    from servicekit.diagnosis.reading import BootFacts
     from servicekit.engines.base import Contexts, Counters
     from servicekit.host.child import ExitStatus
     from servicekit.profiles.model import Profile
@@ -105,6 +106,11 @@ class EngineMonitor:
         self._window, seen = health.look(self._window, counters, time.monotonic(), floor=floor)
         for observed in seen:
             self._post(observed)
+
+    @property
+    def facts(self) -> BootFacts:
+        """What the boot log has said so far about memory and limits."""
+        return self._reader.facts
 
     def read(self, data: bytes) -> None:
         """Take what the engine has printed, and post its progress."""

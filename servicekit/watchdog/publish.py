@@ -173,6 +173,8 @@ class State:
     remedy: str = ""
     context: Mapping[str, int | None] | None = None
     """Tokens: requested, declared, physical, effective."""
+    figures: Mapping[str, float] | None = None
+    """What the engine's boot log says about memory (GiB), tokens and requests."""
     ready_seconds: float | None = None
     """From the launch to ready, in this run."""
     restarts: int = 0
@@ -243,6 +245,7 @@ _SCHEMA: Final = {
     "since": _is_time,
     "reasons": untrusted.is_texts,
     "context": untrusted.optional(untrusted.each(untrusted.optional(_is_tokens))),
+    "figures": untrusted.optional(untrusted.each(untrusted.is_number)),
     "boot_id": untrusted.is_text,
     "pid_namespace": untrusted.optional(untrusted.is_count),
     "ready_seconds": untrusted.optional(untrusted.is_number),

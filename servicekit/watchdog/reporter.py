@@ -31,6 +31,7 @@ from servicekit.watchdog.view import Published, view
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+    from servicekit.diagnosis.reading import BootFacts
     from servicekit.engines.base import Contexts
     from servicekit.log import Events
     from servicekit.service.installed import InstalledPlan
@@ -97,6 +98,8 @@ class Reporter:
         self._lines = LineSplitter()
         self._launched_at = 0.0
         self._engine_pid: int | None = None
+        self.facts: BootFacts | None = None
+        """What the engine's boot log has said about memory and limits."""
         self._ready_seconds: float | None = None
         self._since, self._since_boottime = ledger.now(), clock.boottime()
         self._stale = False
@@ -291,6 +294,7 @@ class Reporter:
             why=self._clean(seen.why),
             remedy=self._remedy(seen),
             context=context_fields(now.contexts),
+            figures=self.facts.figures() if self.facts else None,
             ready_seconds=self._ready_seconds,
             restarts=self._restarts,
             code=None if end.code is None else int(end.code),

@@ -60,6 +60,8 @@ class Status:
     reason: str | None = None
     context: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(CONTEXT))
     """Tokens."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What the engine's boot log says about memory (GiB), tokens and requests."""
     ready_seconds: float | None = None
     restarts: int = 0
     phase: str | None = None
@@ -253,6 +255,7 @@ def _told(state: State) -> Status:
         cause=state.cause,
         reason=state.reason,
         context={name: (state.context or {}).get(name) for name in CONTEXT},
+        figures=dict(state.figures or {}),
         ready_seconds=state.ready_seconds,
         restarts=state.restarts,
         phase=state.phase,

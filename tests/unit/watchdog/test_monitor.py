@@ -37,21 +37,26 @@ NO_NETWORK = "httpx.ConnectError: [Errno -3] Temporary failure in name resolutio
 OUT_OF_VRAM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB.\n"
 
 
-def why(name: str, log: str, status: ExitStatus, oom: OomProof | None) -> Fault:
-    """Have an engine that printed `log` end by `status`, while the kernel counted `oom`."""
+def _monitor(name: str, log: str) -> EngineMonitor:
+    """Return the monitor of an engine that printed `log`."""
 
     async def no_gpu() -> bool | None:
         return None
 
-    examiner = EngineMonitor(
+    monitor = EngineMonitor(
         profile(name),
         lambda _: None,
         api_key=None,
         port_holder=lambda: None,
         holds_vram=no_gpu,
     )
-    examiner.read(log.encode())
-    return examiner.why(status, oom)
+    monitor.read(log.encode())
+    return monitor
+
+
+def why(name: str, log: str, status: ExitStatus, oom: OomProof | None) -> Fault:
+    """Have an engine that printed `log` end by `status`, while the kernel counted `oom`."""
+    return _monitor(name, log).why(status, oom)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +94,12 @@ def test_evidence_is_weighed(
 ) -> None:
     """The OOM killer is named where the kernel counted it, and never for a line in a log."""
     assert why(name, log, status, oom).cause is cause
+
+
+def test_the_boot_logs_figures_are_kept() -> None:
+    """What the engine says about memory is there for whoever publishes it."""
+    line = "[2026-12-02 08:00:40 TP0] Load weight end. elapsed=30 s, mem usage=20.14 GB.\n"
+    assert _monitor(SGLANG, line).facts.figures() == {"weights_gib": 20.14}
 
 
 def test_an_oom_kill_comes_with_its_evidence() -> None:
