@@ -168,7 +168,7 @@ def _first(
             continue
         if step == last and need.want & os.X_OK and _is_noexec(step) and may(step, os.R_OK):
             yield step, f'{what} "{path}" is on a file system that is mounted noexec: {need.remedy}'
-        do = "execute" if want == EXECUTE else "read"
+        do = "execute" if need.want == EXECUTE else "read"
         because = "" if step == path else f' because of "{step}"'
         grant = "o+x" if step != last else "o+rx" if want & os.X_OK else "o+r"
         yield (

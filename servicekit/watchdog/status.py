@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -165,8 +166,6 @@ def is_believed(state: State, seen: Seen | None) -> bool | None:
     that is hidden from this account (hidepid, ProtectProc=), or that lives in another pid
     namespace, the manager alone can tell.
     """
-    if state.boot_id and state.boot_id != clock.boot_id():
-        return False
     if seen is not None and seen.pid != state.pid:
         return False
     elsewhere = state.pid_namespace not in {None, clock.pid_namespace()}
@@ -280,9 +279,11 @@ def _is_newest(last: State, records: Sequence[Record], now: Moment | None) -> bo
         return True
     if newest.boottime is None or last.boottime is None:
         return False
-    if newest.boot_id != last.boot_id:
-        return now is not None and last.boot_id == now.boot_id
-    return last.boottime > newest.boottime
+    if newest.boot_id == last.boot_id:
+        return last.boottime > newest.boottime
+    if now is not None and now.boot_id in {newest.boot_id, last.boot_id}:
+        return last.boot_id == now.boot_id
+    return datetime.fromisoformat(last.since) > newest.at
 
 
 def _unpublished(
@@ -331,7 +332,8 @@ def _unsure(status: Status, state: State) -> Status:
 
 def _age_of(state: State, now: Moment) -> float | None:
     """Seconds in that state, by the boot's clock; `None` where only the wall clock can tell."""
-    if state.since_boottime is None or state.boot_id != now.boot_id or now.boottime is None:
+    # Its writer lives, so this is that boot, whatever id a sandbox or a container shows for it.
+    if state.since_boottime is None or now.boottime is None:
         return None
     return max(0.0, now.boottime - state.since_boottime)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from servicekit.host import procfs
 from servicekit.install.manifest import Manifest
 from servicekit.managers import Seen
 from servicekit.places import below
+from servicekit.watchdog.clock import Moment
 from servicekit.watchdog.ledger import Kind, Record
 from servicekit.watchdog.publish import State, write_state
 from servicekit.watchdog.status import conclude, status_of
@@ -188,3 +190,75 @@ def test_json_has_every_promised_field() -> None:
         "overruled": [],
     }
     assert asdict(conclude("x", None, None, ())) == told
+
+
+def later(kind: Kind, run: str, boottime: float, **fields: object) -> Record:
+    """A record that carries the boot's clock."""
+    return Record(BEGAN, "boot", run, kind, fields, boottime)
+
+
+@pytest.mark.parametrize("years", [-1, 0, 1])
+def test_the_newest_run_is_that_of_the_boots_clock(years: int) -> None:
+    """A run that could not write to a full disk has the last word, whatever the wall clock says."""
+    moved = (BEGAN + timedelta(days=365 * years)).isoformat()
+    ledger = (later(Kind.STARTED, "r1", 100), later(Kind.GONE, "r1", 110, code=75))
+    final = {"state": "failed", "phase": "gone", "code": 69, "why": "busy", "boot_id": "boot"}
+    last = published(run="r2", since=moved, boottime=120.0, **final)
+    assert conclude("x", last, Seen("failed", exit_code=69), ledger).why == "busy"
+    old = published(run="r0", since=moved, boottime=90.0, **final)
+    assert conclude("x", old, Seen("failed"), ledger).why != "busy"
+
+
+@pytest.mark.parametrize(("here", "why"), [("new", "busy"), ("old", "it hung")])
+def test_the_newest_run_is_that_of_this_boot(here: str, why: str) -> None:
+    """Of two boots the present one is the later, with any clock."""
+    hung = {"cause": "hung", "sentence": "it hung"}
+    ledger = (Record(BEGAN, "old", "r1", Kind.FAULT, hung, 510.0),)
+    final = {"state": "failed", "phase": "gone", "code": 69, "why": "busy", "boottime": 5.0}
+    last = published(run="r2", boot_id="new", **final)
+    told = conclude("x", last, Seen("failed"), ledger, now=Moment(BEGAN, here, 20.0))
+    assert told.why == why
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"),
+    [(Kind.STARTED, "starting"), (Kind.READY, "ready"), (Kind.DEGRADED, "degraded")],
+)
+def test_the_ledger_tells_where_no_state_could_be_written(kind: Kind, state: str) -> None:
+    """On a full /run the history of the manager's own process says how it is."""
+    ledger = (record(Kind.STARTED, pid=7), record(kind, after=1, pid=7))
+    assert conclude("x", None, Seen("active", pid=7, text="t"), ledger).state == state
+    assert conclude("x", None, Seen("active", pid=8, text="t"), ledger).state == "unknown"
+
+
+def test_what_nobody_could_write_is_unknown() -> None:
+    """With state and history unwritten the manager's words are passed on; no state is made up."""
+    told = conclude("x", None, Seen("active", pid=7, text="degraded: slow"), FAULT)
+    assert told.state == "unknown"
+    assert told.why.startswith("cannot tell: ")
+    assert "degraded: slow" in told.why
+    quiet = Seen("active", pid=7)  # Supervisor, which shows nothing
+    assert conclude("x", None, quiet, FAULT).state == "starting"
+    assert conclude("x", None, quiet, FAULT, has_begun=True).state == "unknown"
+
+
+def test_a_process_of_another_namespace_is_believed_by_the_managers_word(places: Places) -> None:
+    """Its pid says nothing here: the manager tells that it runs, and else nobody can."""
+    write_state(Path(places.state_file("x")), published(pid=2**22, pid_namespace=1))
+    assert status_of(MANIFEST, places, Seen("active", pid=2**22)).state == "ready"
+    told = status_of(MANIFEST, places, None)
+    assert (told.state, told.remedy[:14]) == ("unknown", "run it as root")
+
+
+def test_a_state_that_cannot_be_replaced_is_removed(tmp_path: Path) -> None:
+    """No old word stays where the new one could not be written."""
+    file = tmp_path / "state.json"
+    write_state(file, published())
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # as on a full disk
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_state(file, published())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

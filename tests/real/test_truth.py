@@ -1,0 +1,160 @@
+"""What status says on a real systemd where a file cannot be written or a process cannot be seen."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from machines.systemd import Machine, why_not
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.systemd, pytest.mark.llama, pytest.mark.timeout(300)]
+
+LIMIT = 120.0
+"""Seconds for the demo's model to be ready on two busy cores; two are usual."""
+STATE, HISTORY = "/run/servicekit", "/var/lib/servicekit"
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    """A machine on which the demo is ready, its state and its history on small disks."""
+    if reason := why_not():
+        pytest.skip(reason)
+    machine = Machine()
+    try:
+        machine.boot()
+        for place in (STATE, HISTORY):
+            machine.run("mkdir", "-p", place)
+            machine.run("mount", "-t", "tmpfs", "-o", "mode=755,size=256k", "tmpfs", place)
+        machine.run("servicekit", "install", "demo", "--now", limit=LIMIT)
+        yield machine
+    finally:
+        machine.remove()
+
+
+def status(machine: Machine, *before: str, user: str = "") -> dict[str, Any]:
+    """Ask for the status, by another command or as another user."""
+    words = (*before, "/usr/local/bin/servicekit", "status", "demo", "--json")
+    told: dict[str, Any] = json.loads(machine.run(*words, user=user).stdout)
+    return told
+
+
+def fill(machine: Machine, place: str) -> None:
+    """Leave no free block on a disk."""
+    machine.run("sh", "-c", f"cat /dev/zero >{place}/fill", check=False)
+
+
+def wait_ready(machine: Machine, not_run: str = "") -> dict[str, Any]:
+    """Wait until another run than that one is ready."""
+
+    def ready() -> dict[str, Any] | None:
+        now = status(machine)
+        return now if now["state"] == "ready" and now["run"] != not_run else None
+
+    found = machine.wait_until(ready, LIMIT, "the demo is ready")
+    assert found is not None
+    return found
+
+
+def test_a_process_that_proc_hides_is_told_by_the_manager(machine: Machine) -> None:
+    """With hidepid another account asks the manager; without one it cannot tell, and says so."""
+    wait_ready(machine)
+    machine.run("mount", "-o", "remount,hidepid=2", "/proc")
+    try:
+        assert status(machine)["state"] == "ready"
+        machine.run("systemctl", "stop", "dbus.socket", "dbus.service", check=False)
+        mute = status(machine, user="nobody")
+        assert (mute["state"], mute["manager_state"]) == ("unknown", None)
+        assert mute["why"].startswith("cannot tell: it was ready")
+        machine.run("systemctl", "start", "dbus.socket")
+        assert status(machine, user="nobody")["state"] == "ready"
+    finally:
+        machine.run("mount", "-o", "remount,hidepid=0", "/proc")
+
+
+def test_another_pid_namespace_asks_the_manager(machine: Machine) -> None:
+    """The watchdog's pid means another process there: without the manager's word it is unknown."""
+    wait_ready(machine)
+    told = status(machine, "unshare", "--pid", "--fork", "--mount-proc")
+    assert told["state"] == ("ready" if told["manager_state"] == "active" else "unknown")
+
+
+def test_a_full_run_leaves_no_stale_state(machine: Machine) -> None:
+    """A state file that cannot be replaced is removed: the run before is not told of as ready."""
+    before = wait_ready(machine)
+    fill(machine, STATE)
+    try:
+        machine.run("kill", "-9", str(before["engine_pid"]))
+        after = wait_ready(machine, not_run=before["run"])
+        assert after["pid"] == int(machine.show("servicekit-demo", "MainPID"))
+    finally:
+        machine.run("rm", f"{STATE}/fill")
+    machine.wait_until(
+        machine.path(f"{STATE}/demo/state.json").exists, LIMIT, "the state is written again"
+    )
+    assert status(machine)["run"] == after["run"]
+
+
+def test_a_full_disk_does_not_bring_an_older_run_back(machine: Machine) -> None:
+    """The last word of a run counts although its history could not be written."""
+    before = wait_ready(machine)
+    fill(machine, HISTORY)
+    try:
+        machine.run("kill", "-9", str(before["engine_pid"]))
+        during = wait_ready(machine, not_run=before["run"])
+        machine.run("servicekit", "stop", "demo")
+        stopped = status(machine)
+        assert (stopped["state"], stopped["run"]) == ("stopped", during["run"])
+    finally:
+        machine.run("rm", f"{HISTORY}/fill")
+    machine.run("servicekit", "start", "demo", limit=LIMIT)
+
+
+def test_clocks_a_year_off_change_nothing(machine: Machine) -> None:
+    """Ages and the newest run follow the boot's clock, whatever year the files name."""
+    wait_ready(machine)
+    state = f"{STATE}/demo/state.json"
+    known = json.loads(machine.path(state).read_text())
+    for year in ("2020", "2040"):
+        moved = {key: f"{year}{known[key][4:]}" for key in ("since", "updated")}
+        machine.path(state).write_text(json.dumps(known | moved))
+        told = status(machine)
+        assert told["state"] == "ready"
+        assert 0 <= told["since_seconds"] < LIMIT * 10
+    machine.path(state).write_text(json.dumps(known))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "place", "sentence"),
+    [
+        ("mkdir -p /root/x", "/root/x/engine", "is below /root, which the unit hides"),
+        ("mkdir -p /tmp/x", "/tmp/x/engine", "is below /tmp, which the unit hides"),  # noqa: S108
+        (
+            "mkdir -p /opt/x && chmod 700 /opt/x",
+            "/opt/x/engine",
+            "cannot execute the engine",
+        ),
+        (
+            "mkdir -p /opt/n && mount -t tmpfs -o noexec,mode=755 tmpfs /opt/n",
+            "/opt/n/engine",
+            "is on a file system that is mounted noexec",
+        ),
+    ],
+)
+def test_what_the_account_cannot_use_is_not_installed(
+    machine: Machine, prepare: str, place: str, sentence: str
+) -> None:
+    """An engine that the service could not execute is refused, with where to put it."""
+    machine.run("sh", "-c", prepare)
+    machine.run("install", "-m", "755", "/bin/sleep", place)
+    machine.write("/etc/servicekit/servicekit.toml", 'allow = ["odd"]\n')
+    text = f'extends = "demo"\nport = 18077\nexecutable = {json.dumps(place)}\n'
+    machine.write("/etc/servicekit/profiles.d/odd.toml", text)
+    done = machine.run("servicekit", "install", "odd", check=False)
+    assert done.returncode == 1
+    assert sentence in done.stderr, shlex.join([done.stdout, done.stderr])
+    assert not machine.path("/etc/systemd/system/servicekit-odd.service").exists()
