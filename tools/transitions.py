@@ -3,7 +3,7 @@
 `python tools/transitions.py` prints both tables; with `--write` they are put into ARCHITECTURE.md.
 The deadlines are the rules of `due.DUE`. The transitions come from asking `step` itself: for every
 phase there are memories of typical runs, made by replaying them, and for every kind of event
-its telling cases. Each is tried in each; nothing in the table is written by hand.
+its typical cases. Each is tried in each; nothing in the table is written by hand.
 """
 
 from __future__ import annotations
@@ -152,16 +152,16 @@ EVENTS: Final[tuple[Event, ...]] = (
     replace(CPU, present=False),
     ClockJumped(0, 3600),
 )
-"""The telling cases of each kind of event but the passing of time."""
+"""The typical cases of each kind of event but the passing of time."""
 
 Outcome: TypeAlias = tuple[RunPhase, tuple[str, ...], bool]
 """The phase afterwards, what was ordered, and whether anything is remembered."""
 Matrix: TypeAlias = dict[tuple[RunPhase, str], set[Outcome]]
 
-PATIENCE_OVER: Final = 7.0
-"""Seconds after which what is believed only when it lasts has lasted."""
-TOLD: Final = (Launch, Sweep, Terminate, Kill, ReportReady, Exit)
-"""Orders in the table; the others are looks, questions, and patience asked of the manager."""
+LASTED: Final = 7.0
+"""Seconds after which a fatal failure has lasted for `FAILURE_WINDOW`."""
+SHOWN: Final = (Launch, Sweep, Terminate, Kill, ReportReady, Exit)
+"""Orders in the table; the others are surveys, probes, readings and extended timeouts."""
 
 
 def matrix() -> Matrix:
@@ -177,7 +177,7 @@ def matrix() -> Matrix:
             for event in _events(memory, run[-1].at):
                 after, actions = step(POLICY, memory, event)
                 orders = tuple(
-                    type(action).__name__ for action in actions if isinstance(action, TOLD)
+                    type(action).__name__ for action in actions if isinstance(action, SHOWN)
                 )
                 kind = type(event).__name__
                 found[phase, kind].add((after.phase, orders, after != memory))
@@ -192,7 +192,7 @@ def _events(memory: Memory, now: float) -> Iterator[Event]:
         else:
             yield replace(event, at=now)
         if isinstance(event, ProbeFailed) and memory.alive:
-            yield replace(event, at=now + PATIENCE_OVER)
+            yield replace(event, at=now + LASTED)
     due = wake_at(POLICY, memory)
     if due is not None:
         yield TimePassed(due)
@@ -213,12 +213,12 @@ def table() -> str:
 
 def _cell(phase: RunPhase, outcomes: set[Outcome]) -> str:
     """Say what may happen: phases that are entered and what is ordered, `·` for what is noted."""
-    told = {
+    cells = {
         " ".join([f"→ {after}"] * (after is not phase) + [f"`{order}`" for order in orders])
         for after, orders, _ in sorted(outcomes)
     } - {""}
     noted = any(changed for _, _, changed in outcomes)
-    return "<br>".join(sorted(told)) or ("·" if noted else "")
+    return "<br>".join(sorted(cells)) or ("·" if noted else "")
 
 
 def deadlines() -> str:

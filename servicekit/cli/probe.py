@@ -75,7 +75,7 @@ async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Health:
     from servicekit.watchdog.probe import NotReady, Prober
 
     async with Prober(recipe, api_key=api_key) as prober:
-        found = await (prober.identity() if live else prober.gate())
+        found = await (prober.identity() if live else prober.readiness())
     if isinstance(found, NotReady):
         told = UNKNOWN if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
         return Health(told, found.sentence)

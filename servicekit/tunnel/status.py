@@ -273,7 +273,7 @@ async def _identify(report: TunnelReport, port: int, expected: ExpectedEngines) 
     for profile, api_key in expected.profiles:
         recipe = profile.model_copy(update={"host": LOOPBACK, "port": port})
         async with Prober(recipe, api_key=api_key) as prober:
-            result = await (prober.gate() if expected.deep else prober.identity())
+            result = await (prober.readiness() if expected.deep else prober.identity())
         if not isinstance(result, NotReady):
             did = (
                 f"answered {result.completion.completion_tokens} tokens"

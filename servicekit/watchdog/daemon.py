@@ -285,7 +285,7 @@ class Watchdog:
 
     async def probe(self) -> ProbePassed | ProbeFailed:
         """See `World.probe`."""
-        return await self._monitor.gate()
+        return await self._monitor.readiness()
 
     async def read_counters(self) -> Counters | None:
         """See `World.read_counters`."""

@@ -79,9 +79,9 @@ class EngineMonitor:
             return Ownership(Owner.UNKNOWN)
         return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)
 
-    async def gate(self) -> ProbePassed | ProbeFailed:
+    async def readiness(self) -> ProbePassed | ProbeFailed:
         """Run the readiness probe within its deadline."""
-        result = await self._prober.gate()
+        result = await self._prober.readiness()
         now = time.monotonic()
         if isinstance(result, NotReady):
             return ProbeFailed(now, result.failure, result.sentence, result.identified)

@@ -139,7 +139,7 @@ class Prober:
         """Close every connection."""
         await self._client.aclose()
 
-    async def gate(self) -> Passed | NotReady:
+    async def readiness(self) -> Passed | NotReady:
         """Run the whole probe within the profile's `probe.deadline`.
 
         The check of the VRAM comes after it and has a limit of its own: a driver that does not

@@ -27,7 +27,7 @@ LONGEST = 1000
 async def gate(port: int) -> NotReady:
     """Try the gate of an engine that must not pass it."""
     async with Prober(profile("demo", port=port)) as prober:
-        found = await prober.gate()
+        found = await prober.readiness()
     assert isinstance(found, NotReady)
     return found
 
