@@ -1,8 +1,8 @@
 """A world plays against `servicekit.watchdog.state`, and what must always hold is looked at.
 
 In this world an engine may die, leave children behind, be deaf to SIGTERM or held in the kernel;
-looks, attempts at the gate and readings of counters are answered late or never; anybody may ask for
-a stop at any time. Time passes only to where `wake_at` asks for it, or to less.
+surveys, readiness probes and readings of counters are answered late or never; anybody may ask for a
+stop at any time. Time passes only to where `wake_at` asks for it, or to less.
 
 Bugs that were put into a copy of `state.py` on purpose, and what caught each:
 
@@ -10,7 +10,7 @@ Bugs that were put into a copy of `state.py` on purpose, and what caught each:
 - a run that goes back to holding when its engine ends: `order`, "a second engine";
 - the engine's end leaves the phase as it was: `order`, "to an engine whose end is known";
 - READY=1 again after each recovery: `order`, "READY=1 twice";
-- an attempt at the gate never given up: `order`, "two attempts at once";
+- an attempt at the readiness probe never given up: `order`, "two attempts at once";
 - a stop while holding forgotten, or a stop that ends with its fault's code:
   `a_request_to_stop_is_obeyed`;
 - `alive` or `looking` not reset by what ends them, a launch that fails during a stop ignored:
@@ -165,7 +165,7 @@ class World(RuleBasedStateMachine):
         """When two readings, with no answer in between, last told of movement."""
         self.told: float | None = None
         # What was ordered and is not answered yet.
-        self.look_asked: float | None = None
+        self.survey_asked: float | None = None
         self.trying = False
         self.reading = False
         # What has happened.
@@ -218,7 +218,9 @@ class World(RuleBasedStateMachine):
                 if isinstance(action, Kill) and not self.held_in_kernel and self.engine == "up":
                     self.engine = "dead"
             case Sweep(processes):
-                assert {process.pid for process in processes} == {LEFT.pid}, "a stranger was swept"
+                assert {process.pid for process in processes} == {LEFT.pid}, (
+                    "a foreign process was swept"
+                )
                 self.left = tuple(process for process in self.left if process.stuck)
             case RunProbe():
                 assert not self.trying, "two attempts at once"
@@ -230,8 +232,8 @@ class World(RuleBasedStateMachine):
                 assert not self.end_known, "a reading of an engine whose end is known"
                 self.reading = True
             case TakeSurvey():
-                assert self.look_asked is None, "two looks at once"
-                self.look_asked = self.now
+                assert self.survey_asked is None, "two surveys at once"
+                self.survey_asked = self.now
             case ReportReady():
                 assert not self.reported_ready, "READY=1 twice"
                 self.reported_ready = True
@@ -291,10 +293,10 @@ class World(RuleBasedStateMachine):
         while ORDER.index(self.memory.phase) < ORDER.index(far):
             if self.engine == "launching":
                 self.answer_launch(None)
-            elif self.look_asked is not None:
-                self.answer_look(SurveyResult(gpu=GpuView.PRESENT), stuck=False)
+            elif self.survey_asked is not None:
+                self.answer_survey(SurveyResult(gpu=GpuView.PRESENT), stuck=False)
             elif self.trying:
-                self.pass_gate(2048, 2048, 2048)
+                self.pass_probe(2048, 2048, 2048)
             else:
                 self.pass_time()
 
@@ -318,11 +320,11 @@ class World(RuleBasedStateMachine):
         """Let less time pass: something else is about to happen."""
         self.now = min(self.now + seconds, self.due())
 
-    @precondition(lambda self: self.runs and self.look_asked is not None)
+    @precondition(lambda self: self.runs and self.survey_asked is not None)
     @rule(survey=SURVEYS, stuck=st.booleans())
-    def answer_look(self, survey: SurveyResult, *, stuck: bool) -> None:
+    def answer_survey(self, survey: SurveyResult, *, stuck: bool) -> None:
         """Tell what is there, orphans as they really are."""
-        asked, self.look_asked = self.look_asked, None
+        asked, self.survey_asked = self.survey_asked, None
         assert asked is not None
         stuck = stuck and self.held_in_kernel
         self.left = tuple(replace(process, stuck=stuck) for process in self.left)
@@ -344,7 +346,7 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.runs and self.trying and self.engine == "up")
     @rule(requested=TOKENS, declared=TOKENS, physical=TOKENS)
-    def pass_gate(self, requested: int | None, declared: int | None, physical: int | None) -> None:
+    def pass_probe(self, requested: int | None, declared: int | None, physical: int | None) -> None:
         """The engine answers."""
         self.trying, self.told = False, None
         self.progress += 1
@@ -352,14 +354,14 @@ class World(RuleBasedStateMachine):
 
     @precondition(lambda self: self.runs and self.trying)
     @rule(
-        miss=st.sampled_from(ProbeFailure)
+        failure=st.sampled_from(ProbeFailure)
         | st.sampled_from([ProbeFailure.UNANSWERED, ProbeFailure.REFUSED, ProbeFailure.ERROR]),
         identified=st.booleans(),
     )
-    def miss_gate(self, miss: ProbeFailure, *, identified: bool) -> None:
+    def fail_probe(self, failure: ProbeFailure, *, identified: bool) -> None:
         """The attempt comes to nothing."""
         self.trying = False
-        self.take(ProbeFailed(self.now, miss, "it did not answer", identified))
+        self.take(ProbeFailed(self.now, failure, "it did not answer", identified))
 
     @precondition(lambda self: self.runs and self.reading)
     @rule(moved=st.booleans(), finished=st.booleans(), readable=st.booleans())
@@ -380,12 +382,12 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.runs and self.memory.phase in UP)
     @rule(
         turns=st.integers(5, 40),
-        miss=st.sampled_from(
+        failure=st.sampled_from(
             [ProbeFailure.UNANSWERED, ProbeFailure.UNANSWERED, ProbeFailure.ERROR]
         ),
         moved=st.booleans(),
     )
-    def be_busy(self, turns: int, miss: ProbeFailure, *, moved: bool) -> None:
+    def be_busy(self, turns: int, failure: ProbeFailure, *, moved: bool) -> None:
         """Answer nothing for a while, working or not."""
         for _ in range(turns):
             if self.memory.phase not in UP:
@@ -394,7 +396,7 @@ class World(RuleBasedStateMachine):
             if self.reading:
                 self.answer_counters(moved=moved, finished=False, readable=True)
             elif self.trying:
-                self.miss_gate(miss, identified=True)
+                self.fail_probe(failure, identified=True)
             else:
                 self.pass_time()
 
@@ -477,7 +479,7 @@ class World(RuleBasedStateMachine):
         """What it takes for alive or under way is so."""
         memory = self.memory
         assert not (memory.alive and self.end_known)
-        assert memory.survey.running == (self.look_asked is not None)
+        assert memory.survey.running == (self.survey_asked is not None)
         assert memory.probe.running == self.trying
         assert self.reading or not memory.reading.running
 

@@ -238,7 +238,7 @@ for number, line in enumerate(sys.stdin):
 
 
 def test_looks_at_the_same_time_share_one_question() -> None:
-    """The gate and the survey may look at once; the driver is asked once."""
+    """The readiness probe and the survey may look at once; the driver is asked once."""
     counts = "import json, sys\nfor n, line in enumerate(sys.stdin):\n"
     counts += (
         ' print(json.dumps({"id": n + 1, "driver": str(n), "cuda": "", "devices": []}), flush=True)'
@@ -488,7 +488,7 @@ def test_the_least_that_was_seen_is_the_baseline() -> None:
 
 
 def test_the_engine_and_strangers_are_told_apart() -> None:
-    """Memory is the engine's, a stranger's or a leftover's by pid."""
+    """Memory is the engine's, a stranger's or an orphan's by pid."""
     held = attributed(card(20600, p812=18000, p900=500, p77=1500), {812}, orphans=(77,))
     assert held == Holders(18000, {77: 1500}, {900: 500}, 0, BASE)
 

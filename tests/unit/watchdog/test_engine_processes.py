@@ -252,7 +252,7 @@ def test_what_outlives_the_leader_is_a_leftover(launch: Launcher) -> None:
     assert pids(left) == {detached}
     assert left[0].user == procfs.account(os.getuid())
     sweep(left)
-    wait_until(dead(detached), LIMIT, "the leftover is dead")
+    wait_until(dead(detached), LIMIT, "the orphan is dead")
     assert detached in reap_adopted(launch.census, engine)
 
 
@@ -277,7 +277,7 @@ finally:
                 else set()
             ),
             LIMIT,
-            "the leftover and its child are found",
+            "the orphan and its child are found",
         )
         assert old in left
         assert new.pid not in left
@@ -295,7 +295,7 @@ finally:
     ids=["another profile", "another installation"],
 )
 def test_what_carries_anothers_marker_is_never_ours(marker: Marker, launch: Launcher) -> None:
-    """The engine of another profile, or of the same name elsewhere, is no leftover of ours."""
+    """The engine of another profile, or of the same name elsewhere, is no orphan of ours."""
     with foreign(SERVICEKIT_RUN=marker.value) as pid:
         assert pid not in pids(orphans(LATER, census=Census()))
         assert pid not in pids(orphans(LATER, census=launch.census))

@@ -71,8 +71,8 @@ class Recorder:
     """What happens at an order."""
     surveys: list[SurveyResult] = field(default_factory=list)
     """Looks before those that find nothing."""
-    misses: list[ProbeFailure] = field(default_factory=list)
-    """Attempts at the gate before the one that passes."""
+    failures: list[ProbeFailure] = field(default_factory=list)
+    """Attempts at the readiness probe before the one that passes."""
     quiet: float = 10.0
     kept_alive: int = 0
     state: str = ""
@@ -123,8 +123,8 @@ class Recorder:
 
     async def probe(self) -> ProbePassed | ProbeFailed:
         self._say("try")
-        if self.misses:
-            return ProbeFailed(time.monotonic(), self.misses.pop(0), "nothing listens")
+        if self.failures:
+            return ProbeFailed(time.monotonic(), self.failures.pop(0), "nothing listens")
         return ProbePassed(time.monotonic(), FULL)
 
     async def read_counters(self) -> Counters | None:
@@ -150,7 +150,7 @@ class Recorder:
 
 def test_a_run_from_start_to_stop() -> None:
     """What `step` orders is done, its answers come back, and the state is told before the act."""
-    world = Recorder(misses=[ProbeFailure.REFUSED])
+    world = Recorder(failures=[ProbeFailure.REFUSED])
     world.on = {"READY=1": world.stop, "terminate": world.exit}
     assert world.run() is ExitCode.OK
     assert [said for said in world.said if said != "read"] == [
@@ -169,7 +169,7 @@ def test_a_run_from_start_to_stop() -> None:
 
 
 def test_leftovers_are_swept_before_the_launch() -> None:
-    """A leftover that a look finds is killed, and only a clean look is followed by a launch."""
+    """An orphan that a look finds is killed, and only a clean look is followed by a launch."""
     world = Recorder(surveys=[SurveyResult(orphans=(LEFT,))])
     world.on = {"launch": world.stop, "terminate": world.exit}
     assert world.run() is ExitCode.OK

@@ -338,7 +338,7 @@ def test_a_small_stranger_is_allowed() -> None:
 
 
 def test_a_wrong_model_is_believed_only_when_it_lasts() -> None:
-    """Identity is refused for good after several misses over some seconds, and ends with 78."""
+    """Identity is refused for good after several failures over some seconds, and ends with 78."""
     run = loading()
     run.replay(ProbeFailed(2, ProbeFailure.WRONG_MODEL, 'serves "a", not "b"'))
     assert run.memory.phase == "loading"
@@ -598,7 +598,7 @@ def test_vram_of_nobody_keeps_an_engine_from_its_launch() -> None:
 
 
 def test_what_an_earlier_run_left_is_swept_while_the_service_goes_on() -> None:
-    """A leftover found while serving is a reason to be degraded, until it is gone."""
+    """An orphan found while serving is a reason to be degraded, until it is gone."""
     run = ready()
     assert run.replay(SurveyTaken(25, SurveyResult(orphans=(process(12),)), 25)) == [
         "degraded Sweep"

@@ -124,7 +124,7 @@ class Scene:
         return asyncio.run(look())
 
     def look_at_leftovers(self) -> SurveyResult:
-        """Look when a leftover has executed, before which it cannot be told from anybody."""
+        """Look when an orphan has executed, before which it cannot be told from anybody."""
         seen = SurveyResult()
 
         def look() -> bool:
@@ -132,7 +132,7 @@ class Scene:
             seen = self.look()
             return bool(seen.orphans)
 
-        wait_until(look, LIMIT, "the leftover is found")
+        wait_until(look, LIMIT, "the orphan is found")
         return seen
 
 
@@ -217,11 +217,11 @@ def test_engine_leftover_and_stranger_are_told_apart(scene: Scene) -> None:
     """Everybody who holds the GPU is named with what is held, as what it is."""
     scene.look()
     engine = scene.launch()
-    with other(SERVICEKIT_RUN=EARLIER.value) as leftover, other() as stranger:
-        scene.card(21600, **{f"p{engine}": 18000, f"p{leftover}": 2000, f"p{stranger}": 1000})
+    with other(SERVICEKIT_RUN=EARLIER.value) as orphan, other() as stranger:
+        scene.card(21600, **{f"p{engine}": 18000, f"p{orphan}": 2000, f"p{stranger}": 1000})
         survey = scene.look_at_leftovers()
     assert survey.engine_mib == 18000
-    assert [(one.pid, one.mib) for one in survey.orphans] == [(leftover, 2000)]
+    assert [(one.pid, one.mib) for one in survey.orphans] == [(orphan, 2000)]
     assert [(one.pid, one.mib) for one in survey.foreign] == [(stranger, 1000)]
     assert survey.unattributed_mib == 0
 
@@ -272,7 +272,7 @@ def test_a_rival_is_named(scene: Scene) -> None:
 
 
 def test_who_holds_the_port_is_named_unless_it_is_the_engine(scene: Scene) -> None:
-    """A stranger on the port is in the way; a leftover there is a leftover."""
+    """A stranger on the port is in the way; an orphan there is an orphan."""
     port = scene.surveyor._profile.port
     with socket.create_server(("127.0.0.1", port)):
         holder = scene.look().port_holder
