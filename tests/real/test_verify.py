@@ -59,7 +59,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     assert why["recall"] == "256 tokens of context are too few to hide anything in"
     assert why["tools"] == "the model's chat template does not support tools"
     assert why["vision"] == "the model reads text only"
-    assert why["wall"] == "256 tokens: HTTP 400, and the next is answered"
+    assert why["wall"] == "256 tokens: HTTP 400, and the next request is answered"
     assert why["stability"].startswith("10 equal answers, 2 requests at once in between")
     assert told == kept(host)[0]
     status = host.told("status", "here")
