@@ -6,6 +6,7 @@ not take in time is dropped, counted, and told of later.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -18,13 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 IDENTIFIER: Final = "servicekit"
 BACKLOG: Final = 1 << 20
 """Bytes that may wait for a reader before lines are dropped."""
 SHORTEST_SECRET: Final = 4
 """Characters from which a secret is looked for in text; a shorter one would blot out anything."""
+SHORTEST_BASE64: Final = 8
+"""Characters from which a secret is looked for in base64."""
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 REDACTED: Final = "[redacted]"
 _AT_ONCE: Final = select.PIPE_BUF
 """Bytes that a pipe takes without blocking once it is said to be writable."""
@@ -42,21 +46,38 @@ class Priority(IntEnum):
 
 
 class Redactor:
-    """Takes secrets out of text, also as JSON and URLs spell them."""
+    """Takes secrets out of text, also as JSON, URLs and base64 spell them, in any case.
+
+    It cannot find one that a program hides on purpose: spelt backwards, say, or in pieces.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         spelt = {
             spelling
             for secret in secrets
-            for spelling in (secret, json.dumps(secret)[1:-1], quote(secret, safe=""))
+            for spelling in _spellings(secret)
             if len(secret) >= SHORTEST_SECRET
         }
         longest_first = sorted(spelt, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spelt else None
+        pattern = "|".join(map(re.escape, longest_first))
+        self._pattern = re.compile(pattern, re.IGNORECASE) if spelt else None
 
     def __call__(self, text: str) -> str:
         """Return `text` without any secret in it."""
         return self._pattern.sub(REDACTED, text) if self._pattern else text
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """Yield the ways in which a program may print a secret."""
+    yield from (secret, json.dumps(secret)[1:-1], quote(secret, safe=""), quote(secret))
+    raw = secret.encode()
+    for before in range(3):
+        # Base64 of a text that has so many bytes before it, without what its neighbours share.
+        encoded = base64.b64encode(bytes(before) + raw).decode("ascii")
+        whole = len(encoded.rstrip("=")) - ((before + len(raw)) % 3 != 0)
+        inner = encoded[(0, 2, 3)[before] : whole]
+        if len(inner) >= SHORTEST_BASE64:
+            yield from (inner, inner.translate(_URL_SAFE))
 
 
 _LEVELS: Final[Mapping[str, Priority]] = {

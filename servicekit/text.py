@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]{0,32}m")
 LONGEST_QUOTE: Final = 60  # characters of a user's value that a finding repeats
 
 
 def printable(text: str) -> str:
     """Make `text` fit for a line of a terminal: whole, with control characters spelt out."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def plain(line: str) -> str:
+    """Make a line of another program fit for a log and a terminal.
+
+    Colours are left out; all else that a terminal or a log would obey is spelt out.
+    """
+    if "\x1b" in line:
+        line = _COLOUR.sub("", line)
+    if line.isprintable():
+        return line
+    return "".join(
+        each.encode("unicode_escape").decode("ascii") if _is_obeyed(each) else each for each in line
+    )
+
+
+def _is_obeyed(character: str) -> bool:
+    if character.isprintable() or character == "\t":
+        return False
+    from unicodedata import category
+
+    return category(character) != "Zs"  # a space of another width
 
 
 def shown(text: str) -> str:

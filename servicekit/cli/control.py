@@ -274,7 +274,7 @@ def _progress(profile: str, expected: float | None) -> Iterator[Callable[[Status
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = [SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()]
+    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
     if expected is not None:
         columns += [BarColumn(24), TextColumn("{task.fields[left]}")]
     with Progress(*columns, transient=True) as progress:

@@ -9,6 +9,7 @@ import typer
 
 from servicekit.cli.options import ForUser, ProfileName, session
 from servicekit.cli.output import note
+from servicekit.text import plain
 
 if TYPE_CHECKING:
     from servicekit.managers import LogQuery, Manager
@@ -93,6 +94,12 @@ def show(manager: Manager, unit: str, query: LogQuery) -> None:
             raise UserError("a plain log file is searched for what was, and --follow shows all")
         _pick(manager, unit, query)
         return
+    if manager.name is ManagerName.SUPERVISOR:
+        from servicekit.managers.logstream import shown
+
+        for line in shown(manager, unit, query):
+            typer.echo(line)
+        return
     command = manager.log_command(unit, query)
     try:
         os.execvp(command[0], command)  # noqa: S606 - becomes it: its paging, its ^C, its exit code
@@ -109,7 +116,7 @@ def _pick(manager: Manager, unit: str, query: LogQuery) -> None:
     found = False
     with log_of(manager, unit, query) as wanted:
         for line in wanted if query.lines is None else deque(wanted, query.lines):
-            typer.echo(line, nl=False)
+            typer.echo(plain(line.decode(errors="replace").rstrip("\n")))
             found = True
     if not found:
         note("no line of its log is of that kind")

@@ -6,6 +6,8 @@ import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from servicekit.text import printable
+
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
     from servicekit.profiles.model import Profile
@@ -40,7 +42,7 @@ def probe(session: Session, profile: str, question: Question) -> int:
     except UserError as error:
         health = Health(UNKNOWN, " / ".join(str(error).splitlines()))
     word = {HEALTHY: "healthy", UNHEALTHY: "not healthy", UNKNOWN: "cannot tell"}[health.code]
-    print(f"{word}: {health.why}")
+    print(f"{word}: {printable(health.why)}")
     return health.code
 
 

@@ -21,7 +21,7 @@ from servicekit.host import procfs
 from servicekit.log import Output, Priority, Redactor
 from servicekit.places import spelt
 from servicekit.service.installed import pool_drift
-from servicekit.text import printable
+from servicekit.text import plain, printable
 from servicekit.watchdog import clock, ledger
 from servicekit.watchdog.events import RunPhase
 from servicekit.watchdog.ledger import Kind
@@ -65,8 +65,10 @@ class LineSplitter:
             (self._rest + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         )
         while len(self._rest) > LINE_LENGTH:
-            whole.append(self._rest[:LINE_LENGTH])
-            self._rest = self._rest[LINE_LENGTH:]
+            # Between two words where there are any: a secret that is cut in two is not found.
+            cut = self._rest.rfind(b" ", LINE_LENGTH // 2, LINE_LENGTH) + 1 or LINE_LENGTH
+            whole.append(self._rest[:cut])
+            self._rest = self._rest[cut:]
         return [line.decode(errors="replace") for line in whole if line]
 
     def end(self) -> list[str]:
@@ -176,7 +178,7 @@ class Reporter:
         """Pass on what the engine prints; without `data`, its last line."""
         with self.fenced("the engine's lines"):
             for line in self._lines.feed(data) if data else self._lines.end():
-                self._events.engine(self._redact(line))
+                self._events.engine(self._redact(plain(line)))
 
     def note(self, kind: Kind, **fields: Any) -> bool:  # noqa: ANN401 - JSON
         """Write to the ledger; return whether it could be written."""

@@ -16,6 +16,7 @@ from servicekit import __version__
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.service.installed import pool_drift
+from servicekit.text import printable
 from servicekit.watchdog import clock, history, publish
 
 if TYPE_CHECKING:
@@ -363,6 +364,6 @@ def _never_ran(profile: str, seen: Seen | None) -> Status:
 
 def _could_not_begin(profile: str, seen: Seen) -> Status:
     code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
-    why = seen.text or f"its watchdog could not begin{code}"
+    why = printable(seen.text) or f"its watchdog could not begin{code}"
     remedy = f"`servicekit logs {profile}` shows what it said"
     return Status(profile, "failed", why=why, remedy=remedy, restarts=seen.restarts or 0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import signal
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 
@@ -13,9 +15,11 @@ from servicekit.engines.prometheus import read_samples
 from servicekit.engines.versions import _BUILD, _LONGEST_VERSION
 from servicekit.host.procfs import without_secrets
 from servicekit.host.xid import xid_in
-from servicekit.log import Priorities
+from servicekit.log import Priorities, Redactor
 from servicekit.managers.containers import _CONTAINER
 from servicekit.managers.logfile import OURS
+from servicekit.text import plain
+from servicekit.watchdog.reporter import LINE_LENGTH, LineSplitter
 
 MIB = 1 << 20
 
@@ -75,6 +79,56 @@ def test_other_foreign_lines_are_searched_in_one_pass() -> None:
         _CONTAINER.search(_full(text))
     for text in ("time=a level=b ", " run=x", "x"):
         OURS.match(f"time=a level=b {_full(text)} ".encode())
+
+
+# What is shown and logged.
+
+TOKEN = "s3cret-token/with+signs"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOKEN,
+        TOKEN.upper(),
+        quote(TOKEN, safe=""),
+        quote(TOKEN, safe="").lower(),
+        base64.b64encode(TOKEN.encode()).decode(),
+        base64.urlsafe_b64encode(b"x" + TOKEN.encode() + b"yz").decode(),
+        base64.b64encode(b"user:" + TOKEN.encode()).decode(),
+        f"\x1b[31m{TOKEN[:5]}\x1b[0m{TOKEN[5:]}",
+    ],
+)
+def test_a_secret_is_taken_out_however_it_is_spelt(text: str) -> None:
+    """Case, URLs, base64 at any offset and colours in between hide no secret from the log."""
+    line = Redactor([TOKEN])(plain(f"key={text}."))
+    assert "[redacted]" in line
+    assert "3cret" not in line.lower()
+    assert base64.b64encode(TOKEN.encode()).decode()[4:20] not in line
+
+
+def test_a_long_line_is_cut_between_words() -> None:
+    """A secret that lies where a line without an end is cut is still whole in one piece."""
+    splitter = LineSplitter()
+    text = b"a" * (LINE_LENGTH - 10) + b" " + TOKEN.encode() + b" b"
+    pieces = [*splitter.feed(text), *splitter.end()]
+    assert any(TOKEN in piece for piece in pieces)
+    assert "".join(pieces) == text.decode()
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[32mINFO\x1b[0m up", "INFO up"),
+        ("\x1b]0;owned\x07", r"\x1b]0;owned\x07"),
+        ("a\0<0>emergency", r"a\x00<0>emergency"),
+        ("\u202eevil", r"\u202eevil"),
+        ("a\tb\u3000c é", "a\tb\u3000c é"),
+    ],
+)
+def test_what_a_terminal_or_the_journal_would_obey_is_spelt_out(line: str, shown: str) -> None:
+    """No line of an engine leads a terminal, or begins a second journal entry with a priority."""
+    assert plain(line) == shown
 
 
 # The loop itself.
