@@ -103,6 +103,33 @@ def _budget(plan: Plan, memory: int) -> Budget | None:
         return None  # no arithmetic for this engine or model; the engine itself will tell
 
 
+def _port_holder(mine: Session, found: Installed, recipe: Profile) -> str:
+    """Name a process of somebody else that holds the profile's port; empty where none is seen.
+
+    An engine of ours is no obstacle: the manager or the watchdog stops it first.
+    """
+    from servicekit.host import procfs, sockets
+    from servicekit.watchdog.census import Census
+
+    held = sockets.listeners(recipe.host, recipe.port)
+    if not held:
+        return ""
+    census = Census()
+    living = census.look()
+    units = [f"servicekit-{name}" for name in mine.manifests()]
+    watchdogs = [seen.pid for seen in found.manager.look(units).values() if seen.pid]
+    ours = {*procfs.descendants(watchdogs, living), *census.marked(living)}
+    for socket in held:
+        holder = sockets.held_by(socket.inode, living)
+        if holder is not None and holder not in ours:
+            who = census.describe(living[holder]).named
+            return (
+                f'profile "{recipe.name}": port {recipe.port} is held by {who}: stop it, or give '
+                "the profile another port"
+            )
+    return ""
+
+
 def refuse_start(
     mine: Session, found: Installed, recipe: Profile, *, anyway: bool, known: Collection[str] = ()
 ) -> None:
@@ -114,6 +141,10 @@ def refuse_start(
 
     tree = Tree()
     order = order_of(mine, recipe, tree, manager=found.manager.name)
+    if holder := _port_holder(mine, found, recipe):
+        if not anyway:
+            raise UserError(holder, hint="--anyway starts it, to wait for the port")
+        warn(holder)
     order, _ = refuse(order, tree, anyway=anyway, known=known)
     if order.overruled == found.manifest.overruled:
         return

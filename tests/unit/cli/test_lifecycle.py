@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,6 +175,20 @@ def test_nothing_is_stopped_for_what_the_check_refuses(host: Host, verb: str) ->
     done = host.run(verb, "typo")
     assert done.code == 1
     assert "options.mem-fraction-statik" in done.err
+    assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
+
+
+def test_nothing_is_stopped_while_a_foreign_process_holds_the_port(
+    host: Host, free_port: int
+) -> None:
+    """Who holds it is named before the healthy rival is stopped for a start that cannot succeed."""
+    site(host, "taken", f'extends = "balanced"\nport = {free_port}\n')
+    assert host.run("install", "taken").code == 0
+    with socket.create_server(("127.0.0.1", free_port)):
+        for verb in ("start", "restart", "switch"):
+            done = host.run(verb, "taken")
+            assert done.code == 1
+            assert f"port {free_port} is held by pid {os.getpid()} (" in done.err
     assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
 
 
