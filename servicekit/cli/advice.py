@@ -21,16 +21,16 @@ def check(
     *,
     ask: Annotated[
         bool,
-        typer.Option("--ask", help="Ask the engine itself for its options; takes up to a minute."),
+        typer.Option("--ask", help="Query the engine for its options; takes up to a minute."),
     ] = False,
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
     """Check a profile against its engine's options.
 
-    Every option must exist in the engine's version with a legal value, the versions must be those
-    that the profile requires, and nothing may be known against the combination. Exit code 1 where
-    something stands against a start.
+    Every option must exist in the engine's version and have a valid value, the versions must be
+    those that the profile requires, and the combination must have no known issue. Exit code 1 if
+    the check finds an error.
     """
     from servicekit.cli.refusals import report_of
 
@@ -49,7 +49,7 @@ def plan(
     *,
     gpu_memory: Annotated[
         str | None,
-        typer.Option("--gpu-memory", metavar="SIZE", help=f'Usable memory, such as "{USUAL_GPU}".'),
+        typer.Option("--gpu-memory", metavar="SIZE", help=f'GPU memory, such as "{USUAL_GPU}".'),
     ] = None,
     length: Annotated[
         int,
@@ -60,7 +60,7 @@ def plan(
 ) -> None:
     """Show how a profile uses the GPU memory.
 
-    Nothing is started. Without --gpu-memory the profile's GPU is asked. Exit code 1 where it does
+    Nothing is started. Without --gpu-memory the profile's GPU is queried. Exit code 1 if it does
     not fit.
     """
     from servicekit.models.memory.outcome import Fit

@@ -1,4 +1,4 @@
-"""`alert`: what is run when a service stays failed."""
+"""`alert`: sends the alert for a service that stays failed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def alert(
         typer.Option(
             "--exit-code",
             metavar="N",
-            help="Of the watchdog that is about to end, which its manager does not know yet.",
+            help="Exit code of the watchdog that is about to end.",
         ),
     ] = None,
     plan: PlanFile = None,
@@ -90,7 +90,7 @@ def _look(mine: Session, name: str, exit_code: int | None) -> Status:
 
 
 def _post(url: str, fields: dict[str, Any]) -> None:
-    """Post to the webhook; that it cannot be reached must not keep the command from running."""
+    """Post to the webhook; an unreachable webhook must not prevent the command."""
     import httpx
 
     said = "; ".join(filter(None, (fields["why"], fields["remedy"])))
@@ -98,14 +98,14 @@ def _post(url: str, fields: dict[str, Any]) -> None:
     try:
         httpx.post(url, json={"text": text, **fields}, timeout=WEBHOOK_LIMIT).raise_for_status()
     except httpx.HTTPStatusError as error:
-        note(f"the webhook was not reached: {error.response.status_code}")
+        note(f"cannot reach the webhook: {error.response.status_code}")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         # The URL holds a secret as a rule, and an error's text may hold the URL.
-        note(f"the webhook was not reached: {type(error).__name__}")
+        note(f"cannot reach the webhook: {type(error).__name__}")
 
 
 def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
-    """Become the command, so that its exit code is that of the alert."""
+    """Replace this process by the command, so that its exit code is that of the alert."""
     from servicekit.errors import UserError
 
     environment = dict(os.environ)

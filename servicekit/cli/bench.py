@@ -90,7 +90,7 @@ def bench(
         _list(mine, profile, json=json)
         return
     if profile is None:
-        raise typer.BadParameter("name a profile to measure, or ask for --list")
+        raise typer.BadParameter("give a profile, or --list")
     from servicekit.lab.bench.figures import summary
     from servicekit.lab.bench.report import HEADS, remarks, rows
 
@@ -179,7 +179,7 @@ class _Run:
         if differs and not anyway:
             raise UserError(
                 f'"{self._recipe.name}" does not match suite "{data.name}": {", ".join(differs)}',
-                hint="--anyway measures it and marks it so; other suites ask for no conditions",
+                hint="measure it anyway with --anyway, or choose another suite",
             )
 
     def prepare(self) -> None:
@@ -203,7 +203,7 @@ class _Run:
 
         cases, skipped = planned(self._loaded.data, self._setting)
         if not cases:
-            raise UserError(f"no case can be asked: {skipped[0]}")
+            raise UserError(f"no case of the suite can run: {skipped[0]}")
         # Beforehand, so that a second ^C finds nothing left to do but to write.
         self._bound = asyncio.run(fingerprint(self._plan))
         self._pools = ContextFigures(**now.context)
@@ -221,7 +221,7 @@ class _Run:
             if not keeper.cases:
                 if failed:
                     raise failed
-                note("interrupted before anything was measured: nothing is kept")
+                note("interrupted before the first sample: no result is written")
                 raise KeyboardInterrupt
             if failed:
                 warn(str(failed))
@@ -292,7 +292,7 @@ class _Run:
             # A service is measured when it has answered, and has compiled what an answer takes.
             reply = await client.ask(ChatRequest(adapter.completion_request(self._recipe)))
             if reply.broken:
-                raise UserError(f'"{self._recipe.name}" gives no answer: {reply.broken}')
+                raise UserError(f'"{self._recipe.name}" does not answer: {reply.broken}')
             runner = SuiteRunner(
                 client,
                 keeper,
@@ -312,7 +312,7 @@ class _Run:
             file = write(states, result)
         except OSError as error:
             return _unkept(states, error)
-        note(f"kept as {file}")
+        note(f"written to {file}")
         newest = max(name for name in names(states) if f"-{result.profile}-" in name)
         if newest > result.name:
             warn(
@@ -327,7 +327,7 @@ def _unkept(states: Path, error: OSError) -> UserError:
 
     reason = (error.strerror or "").lower()
     hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    return UserError(f'the result cannot be kept below "{states}": {reason}', hint=hint)
+    return UserError(f'cannot write the result below "{states}": {reason}', hint=hint)
 
 
 class _Keeper:
@@ -413,7 +413,7 @@ def _list(mine: Session, profile: str | None, *, json: bool) -> None:
         heads = ("RUN", "SUITE", "CASES", "VERIFIED", "STARTED")
         table(heads, [_row(result) for result in found])
     else:
-        note("no run is kept; `servicekit bench PROFILE` measures one")
+        note("no benchmark results; `servicekit bench PROFILE` runs a benchmark")
 
 
 def _entry(result: BenchResult) -> dict[str, object]:

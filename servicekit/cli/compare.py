@@ -1,4 +1,4 @@
-"""`compare`: results of benchmarks side by side, on the terminal, as JSON and as a page."""
+"""`compare`: compares benchmark results on the terminal, as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -56,16 +56,14 @@ def compare(
     *,
     suite: Annotated[
         str | None,
-        typer.Option(
-            "--suite", metavar="NAME", help="Suite of the profiles' runs; without, that of A."
-        ),
+        typer.Option("--suite", metavar="NAME", help="Suite to compare; by default that of A."),
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
             "--html",
             metavar="FILE",
-            help="Write a report with charts, too.",
+            help="Write an HTML report with charts.",
             dir_okay=False,
         ),
     ] = None,
@@ -74,13 +72,12 @@ def compare(
 ) -> None:
     """Compare benchmark results.
 
-    A profile stands for its latest complete run of the suite, PROFILE~1 for the one before that.
-    Every run is compared with the first.
-    Only what was measured in the same way is: the same suite and version, context, concurrency, KV
-    precision and prefix; otherwise one line says what differs, and the exit code is 1. A difference
-    that the spread of the samples explains is none. A trap is what looks like progress alone: a
-    draft graph that was lost, a faster decode with a later answer, a pool that is smaller than
-    asked, speed that was paid for with wrong answers.
+    PROFILE means its latest complete run of the suite, PROFILE~1 the one before that. Every run is
+    compared with the first. Only like is compared with like: the same suite and version, context,
+    concurrency, KV precision and prefix; otherwise one line names the difference, and the exit code
+    is 1. A difference within the spread of the samples counts as none. Results that only look like
+    progress are reported as traps: a lost draft graph, a faster decode with a later first answer, a
+    smaller pool than requested, speed at the cost of wrong answers.
     """
     from servicekit.lab.compare.choice import chosen
     from servicekit.lab.compare.comparison import compared

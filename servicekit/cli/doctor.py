@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 TheProfile = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PROFILE]",
-        help="Look at this profile, installed or not; without, at all that are installed.",
+        metavar="PROFILE",
+        help="Check this profile, installed or not; by default all installed profiles.",
         autocompletion=complete_profile,
     ),
 ]
@@ -39,13 +39,13 @@ def doctor(
     """Check the host and every service for problems.
 
     \b
-    Each check is one line, with what would help:
-      ok    as it should be
-      warn  services run, but it will probably cost time or an answer one day
-      fail  a service cannot start, or will not survive what is normal here
-      skip  it does not apply, or could not be looked at
+    Each check is one line with its remedy:
+      ok    no problem
+      warn  services run, but a slowdown or an outage is likely
+      fail  a service cannot start, or will not survive normal operation
+      skip  not applicable, or not readable by this account
 
-    Nothing is changed, and no root is needed. Exit code 1 where anything fails.
+    Nothing is changed, and root is not needed. Exit code 1 if a check fails.
     """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.doctor.answer import CheckStatus
     from servicekit.doctor.examination import examine

@@ -1,4 +1,4 @@
-"""`fetch`: the weights, before the engine is cut off from where they come from."""
+"""`fetch`: downloads the weights before an engine without a network needs them."""
 
 from __future__ import annotations
 
@@ -34,16 +34,18 @@ def fetch(
     *,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Compare what is here with its checksums, and fetch nothing."),
+        typer.Option(
+            "--check", help="Verify the local files by their checksums, without downloading."
+        ),
     ] = False,
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
     """Download the weights of a profile.
 
-    Its engine then starts without a network. What is here already is checked and not fetched again;
-    what was broken off goes on where it was. As root, the files are written by the service's
-    account. With --check, exit code 1 where something is missing or damaged.
+    The engine then starts without a network. Files that are present are verified and not downloaded
+    again; an interrupted download resumes. As root, the service's account writes the files. With
+    --check, exit code 1 if a file is missing or damaged.
     """
     from servicekit.cli.transfer import display
     from servicekit.errors import UserError
@@ -62,7 +64,7 @@ def fetch(
             result = _fetched(mine, recipe, wanted, shown, check=check)
     except KeyboardInterrupt:
         if not check:
-            note(f"what is here stays: `servicekit fetch {profile}` goes on from there")
+            note(f"the files so far are kept: `servicekit fetch {profile}` resumes")
         raise
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
@@ -240,7 +242,7 @@ def _offline(
             here.append((need, repository, dataclasses.replace(listing, files=named)))
     shown.stage("checking", sum(listing.size for _, _, listing in here))
     standings = [stand(*each, shown) for each in here]
-    note(f"{error.message}: what is here was compared with its own checksums")
+    note(f"{error.message}: compared the local files with their own checksums")
     return standings
 
 
@@ -317,11 +319,12 @@ def _note_of_other_cache(cache: Path) -> None:
 
     named = [name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)]
     if named and str(cache_directory(os.environ)) != str(cache):
-        note(f"{' and '.join(named)} of this command is not the service's, which looks in {cache}")
+        names = " and ".join(named)
+        note(f"{names} of this shell does not apply to the service, whose cache is {cache}")
 
 
 def _note_of_pin(standing: FetchState) -> None:
     """Say how to keep what was fetched, where the next fetch may bring something else."""
     if standing.need.role == "model" and standing.need.gguf is None:
         commit = standing.listing.commit
-        note(f'the profile names no revision; revision = "{commit}" in it pins this one')
+        note(f'the profile has no revision; to pin this one, add revision = "{commit}"')

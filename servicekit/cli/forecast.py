@@ -77,7 +77,7 @@ def memory_of(profile: Profile) -> int:
     found = ask_gpus(profile.gpus).memory
     if found is not None:
         return found
-    note(f"no GPU can be asked here; planned for {USUAL_GPU}, as of an RTX 5090")
+    note(f"no GPU found; planned for {USUAL_GPU}, as of an RTX 5090")
     return parse_size(USUAL_GPU)
 
 

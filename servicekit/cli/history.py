@@ -1,4 +1,4 @@
-"""`history`: every run that the ledger knows."""
+"""`history`: shows the runs in the ledger."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def history(
     profile: ProfileName,
     *,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=1, metavar="N", help="Runs to show at most.")
+        int,
+        typer.Option("--lines", "-n", min=1, metavar="N", help="Maximum number of runs to show."),
     ] = 20,
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
     """Show when and why the runs of a service ended.
 
-    Below them, where the last start's time went: a boot phase that took twice as long as usual is
-    called slow.
+    Below them the phases of the last start; one that took twice as long as usual is marked slow.
 
-    With --json every record of the ledger, oldest first, one JSON object each, as a list.
+    With --json a list of all records of the ledger, oldest first.
     """
     from servicekit.watchdog import ledger
 

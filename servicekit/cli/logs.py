@@ -1,4 +1,4 @@
-"""`logs`: what the engine and its watchdog said."""
+"""`logs`: shows the lines of the engine, its watchdog and the manager."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from servicekit.managers import LogQuery, Manager
 
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing lines.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")]
 Lines = Annotated[
     int | None,
-    typer.Option("--lines", "-n", min=1, metavar="N", help="Newest lines to show; 100."),
+    typer.Option(
+        "--lines", "-n", min=1, metavar="N", help="Number of newest lines to show; 100 by default."
+    ),
 ]
 Since = Annotated[
     str, typer.Option("--since", metavar="TIME", help='Such as "-1h" or "2026-01-31 12:00".')
@@ -35,17 +37,21 @@ def logs(
     since: Since = "",
     priority: Priority = "",
     run: Annotated[
-        str, typer.Option("--run", metavar="ID", help="Of one run, as `history --json` names it.")
+        str,
+        typer.Option("--run", metavar="ID", help="Show one run, by its id in `history --json`."),
     ] = "",
     cause: Annotated[
-        str, typer.Option("--cause", metavar="CAUSE", help='Only what names a cause, as "hung".')
+        str,
+        typer.Option(
+            "--cause", metavar="CAUSE", help='Show only events with this cause, such as "hung".'
+        ),
     ] = "",
     user: ForUser = False,
 ) -> None:
     """Show the log of a service.
 
-    This is journalctl under systemd. Under Supervisor it is the log file, in which the engine's
-    lines carry no time of ours: --since shows what can be as new as that.
+    Under systemd this runs journalctl. Under Supervisor it reads the log file, in which only
+    servicekit's own lines have a time: --since starts at the first line that may be new enough.
     """
     from servicekit.diagnosis.causes import Cause
     from servicekit.errors import UserError
@@ -69,7 +75,7 @@ def query_of(
     run: str = "",
     cause: str = "",
 ) -> LogQuery:
-    """What the command line asks for: the newest lines, unless it says which."""
+    """Return the query of a command line: the newest lines, unless it is narrowed."""
     from servicekit.managers import LogQuery
 
     narrowed = bool(since or run or cause)
@@ -84,14 +90,14 @@ def query_of(
 
 
 def show(manager: Manager, unit: str, query: LogQuery) -> None:
-    """Show the log of a service: by becoming the program that does, where one knows how."""
+    """Show the log of a service, by journalctl or tail where one of them can."""
     from servicekit.errors import UserError
     from servicekit.profiles.vocabulary import ManagerName
 
     narrowed = query.since or query.priority or query.run or query.cause
     if manager.name is ManagerName.SUPERVISOR and narrowed:
         if query.follow:
-            raise UserError("a plain log file is searched for what was, and --follow shows all")
+            raise UserError("--follow cannot be combined with filters on a Supervisor log")
         _pick(manager, unit, query)
         return
     if manager.name is ManagerName.SUPERVISOR:
@@ -119,4 +125,4 @@ def _pick(manager: Manager, unit: str, query: LogQuery) -> None:
             typer.echo(plain(line.decode(errors="replace").rstrip("\n")))
             found = True
     if not found:
-        note("no line of its log is of that kind")
+        note("no matching log lines")

@@ -12,14 +12,14 @@ from servicekit.errors import UserError
 
 
 def session(ctx: typer.Context, *, user: bool) -> Session:
-    """The session of a verb, with its own `--user`."""
+    """Return the session of a verb, with its own `--user`."""
     found: Session = ctx.obj
     found.ask_for_user(user=user)
     return found
 
 
 def complete_profile(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of profiles, for the shell's completion; none where they cannot be read."""
+    """Return profile names for shell completion; none if they cannot be read."""
     try:
         root = ctx.find_root().params
         names = Session(root.get("config"), user=bool(root.get("user"))).catalog.names()
@@ -39,22 +39,22 @@ ProfileName = Annotated[
 SomeProfile = Annotated[
     str | None,
     typer.Argument(
-        metavar="[PROFILE]",
-        help="Name of a profile; all of them without.",
+        metavar="PROFILE",
+        help="Name of a profile; by default all.",
         autocompletion=complete_profile,
     ),
 ]
 OneProfile = Annotated[
     str | None,
-    typer.Argument(metavar="[PROFILE]", help="Name of a profile.", autocompletion=complete_profile),
+    typer.Argument(metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile),
 ]
-ForUser = Annotated[bool, typer.Option("--user", help="Your own services instead of the system's.")]
+ForUser = Annotated[bool, typer.Option("--user", help="Manage the services of the calling user.")]
 Anyway = Annotated[
     bool,
-    typer.Option("--anyway", help="Try it although the plan or the check says that it fails."),
+    typer.Option("--anyway", help="Proceed although the plan or the check predicts a failure."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ForManager = Annotated[
     Literal["systemd", "supervisor"] | None,
-    typer.Option("--manager", help="Service manager; the one that runs without."),
+    typer.Option("--manager", help="Service manager; by default the running one."),
 ]

@@ -1,4 +1,4 @@
-"""`list`, `show`, `render`, `schema`: what there is, and what would become of it."""
+"""`list`, `show`, `render`, `schema`: show profiles and what would be written for them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = False) -> None:
     """List the available profiles.
 
-    Some are built in, others are this site's. One of the site's runs only when it is named in
-    `allow` in the settings; one that has a mistake is listed with it.
+    Built-in profiles are always allowed; a site profile must be named in `allow` in the settings.
+    A profile with an error is listed with the error.
     """
     mine = session(ctx, user=user)
     found, installed = mine.catalog.describe(), mine.manifests()
@@ -67,8 +67,8 @@ def show(
 ) -> None:
     """Show a profile with everything it extends.
 
-    Everything that it extends is in it, and every default. Its first line, with --json the key
-    `verified`, tells whether it is verified, and what changed since.
+    Defaults are included. The first line, with --json the key `verified`, shows whether the profile
+    is verified and what changed since.
     """
     from servicekit.cli.verification import verification_status_of
 

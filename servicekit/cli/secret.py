@@ -38,10 +38,10 @@ app = typer.Typer(
 def set_secret(
     ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
 ) -> None:
-    """Store a value, from a prompt or from standard input.
+    """Store a value, from a prompt or from stdin.
 
-    The value is never an argument, so that no list of processes shows it. The file is its owner's
-    alone; systemd hands a copy to the service, under Supervisor the service's account owns it.
+    The value is never an argument, which a process list would show. Only the owner can read the
+    file; systemd passes a copy to the service, under Supervisor the service's account owns it.
     """
     from servicekit.errors import UserError
     from servicekit.install.rootfs import Tree
@@ -86,14 +86,14 @@ def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = Fa
     if rows:
         table(("SECRET", ""), rows)
     else:
-        note(f'profile "{profile}" names no secrets')
+        note(f'profile "{profile}" has no secrets')
 
 
 @app.command("remove")
 def remove_secret(
     ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
 ) -> None:
-    """Forget a value."""
+    """Remove the stored value of a secret."""
     from servicekit.install.rootfs import Tree
 
     mine = session(ctx, user=user)
@@ -105,7 +105,7 @@ def remove_secret(
             tree.delete_directory(directory)
     except OSError as error:
         raise _refusal(error) from None
-    typer.echo(f"{variable} of {profile} is forgotten")
+    typer.echo(f"{variable} of {profile} is removed")
 
 
 def _place(mine: Session, profile: Profile, variable: str) -> PurePosixPath:

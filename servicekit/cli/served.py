@@ -1,4 +1,4 @@
-"""What asks a served model: the service, up for as long as that takes, and its client."""
+"""Runs a service for as long as it is measured, and makes the client that measures it."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ if TYPE_CHECKING:
     from servicekit.watchdog.status import Status
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""^C, a request to end, and a terminal that is closed."""
+"""^C, a request to stop, and a closed terminal."""
 
 
 @contextmanager
 def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
-    """Have the service up meanwhile: one that does not run is started, and stopped afterwards.
+    """Run the service meanwhile: one that is down is started, and stopped afterwards.
 
-    `to` is what it is wanted for, as in `it cannot be measured`. Raises `UserError` where another
-    command has it for that. What a start prints goes to stderr: beside what is asked, it is
-    progress.
+    `to` completes the message `it cannot be ...`. Raises `UserError` while another command measures
+    it. What a start prints goes to stderr, since stdout holds the result.
     """
     profile = found.manifest.profile
     started = False
     with _ended_as_by_hand(), run_files.alone(Path(mine.places.state, profile)) as alone:
         if not alone:
             raise UserError(
-                f'"{profile}" cannot be {to}, since it is being verified or measured already',
-                hint="wait until that is done: each would take from the other",
+                f'"{profile}" cannot be {to}, because it is already being verified or measured',
+                hint="wait until that is done: both would disturb each other",
             )
         try:
             with redirect_stdout(sys.stderr):
@@ -49,12 +48,12 @@ def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
         finally:
             if started:
                 found.manager.stop(found.unit, limit=mine.stop_limit(profile))
-                note(f'"{profile}" did not run before, and is stopped again')
+                note(f'stopped "{profile}" (it was not running before)')
 
 
 @contextmanager
 def _ended_as_by_hand() -> Iterator[None]:
-    """Take a request to end, and a terminal that is closed, as ^C: what was started is stopped."""
+    """Handle SIGTERM and SIGHUP as ^C, so that a service started here is stopped."""
     before = {each: signal.getsignal(each) for each in ENDS if each is not signal.SIGINT}
     for each, handler in before.items():
         if handler is not signal.SIG_IGN:  # as nohup has it
@@ -68,7 +67,7 @@ def _ended_as_by_hand() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Hold requests to end back meanwhile: what is being kept is kept, and then they are met."""
+    """Delay signals that end the command while a result is written."""
     held: list[int] = []
     before = {each: signal.getsignal(each) for each in ENDS}
     for each, handler in before.items():
@@ -86,7 +85,7 @@ def undisturbed() -> Iterator[None]:
 def plan_of_what_runs(
     mine: Session, found: Installed, recipe: Profile, now: Status, *, to: str
 ) -> Plan:
-    """Make the plan of `recipe`; refuse where what runs was not started from it as it is now."""
+    """Make the plan of `recipe`; raise `UserError` if another one is running."""
     from servicekit.cli.orders import order_of
     from servicekit.install.installation import look_around
     from servicekit.install.rootfs import Tree
@@ -107,7 +106,7 @@ def plan_of_what_runs(
 
 
 def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:
-    """Have the service up; tell whether it was started for this."""
+    """Start the service if it is down; return whether that was needed."""
     from servicekit.cli.control import is_up, order, refuse_start, watch_start
 
     now = mine.look(found)
@@ -129,7 +128,7 @@ def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:
 
 
 def _refuse_down(now: Status, to: str) -> None:
-    """Refuse what did not come up."""
+    """Raise `UserError` for a service that did not come up."""
     from servicekit.cli.control import is_up
 
     if not is_up(now):

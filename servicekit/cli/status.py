@@ -35,7 +35,7 @@ def status(session: Session, profile: str | None, *, json: bool) -> None:
     elif every:
         table(("PROFILE", "STATE", "SINCE", "BOOT", "WHY"), [_row(found) for found in every])
     else:
-        note("nothing is installed; `servicekit list` shows what could be")
+        note("no service is installed; `servicekit list` shows the available profiles")
 
 
 def look(session: Session, installed: list[Manifest]) -> list[Status]:

@@ -72,7 +72,7 @@ class _Bar:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("asking the hub", total=None, speed="")
+        self._task = progress.add_task("querying the hub", total=None, speed="")
 
     def stage(self, doing: str, size: int, done: int = 0) -> None:
         self._progress.remove_task(self._task)
@@ -93,7 +93,7 @@ class _Bar:
         self._progress.update(self._task, advance=size, speed=speed)
 
     def broke_off(self) -> None:
-        self._tell("connection broke; again")
+        self._tell("connection lost; retrying")
 
     def _tell(self, what: str) -> None:
         self._progress.update(self._task, description=what)
@@ -133,7 +133,7 @@ class _Lines:
             note(self._line(now - self._began))
 
     def broke_off(self) -> None:
-        note("the connection broke; trying again")
+        note("connection lost; retrying")
 
     def _line(self, passed: float) -> str:
         rate = (self._done - self._before) / passed

@@ -1,4 +1,4 @@
-"""`verify`: gates that a served model must pass before any number of it counts."""
+"""`verify`: runs the acceptance gates against a running profile."""
 
 from __future__ import annotations
 
@@ -35,11 +35,16 @@ def verify(
     *,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="GATE", help="Ask this gate alone; may be repeated."),
+        typer.Option("--only", metavar="GATE", help="Run only this gate; may be repeated."),
     ] = None,
     repeats: Annotated[
         int,
-        typer.Option("--repeats", min=4, metavar="N", help="Times that stability asks the same."),
+        typer.Option(
+            "--repeats",
+            min=4,
+            metavar="N",
+            help="Number of identical requests of the stability gate.",
+        ),
     ] = 8,
     json: AsJson = False,
     user: ForUser = False,
@@ -50,12 +55,12 @@ def verify(
     The gates:
       text, thinking, recall, tools, json, vision, wall, stability, kv-precision
 
-    Each passes, fails or is skipped with a reason. What was asked and answered is kept below the
-    state directory, with the versions that it holds for; `status` and `show` tell whether it still
-    does. A service that does not run is started, and stopped afterwards. ^C keeps what was done,
-    and so do SIGTERM and a terminal that is closed. Exit code 0 only where no gate failed.
+    Each gate passes, fails or is skipped with a reason. The requests and answers are stored below
+    the state directory with the versions that they hold for; `status` and `show` report whether
+    they still do. A service that is down is started, and stopped afterwards. ^C, SIGTERM and a
+    closed terminal keep the results so far. Exit code 1 if a gate failed.
 
-    With --json, what is kept.
+    With --json the stored verification.
     """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.lab.verify.gates import GATES
 
@@ -85,7 +90,7 @@ def verify(
 
 
 def _prepare(mine: Session, profile: str) -> None:
-    """Refuse at once, and not after an hour, where nothing could be kept."""
+    """Raise `UserError` now rather than after an hour if no result could be written."""
     from servicekit.lab.verify.record import prepare
 
     state = Path(mine.places.state, profile)
@@ -96,7 +101,7 @@ def _prepare(mine: Session, profile: str) -> None:
 
 
 def _keep(mine: Session, result: Verification) -> UserError | None:
-    """Store a result; give the error where that cannot be, since the result is worth telling."""
+    """Write a result; return the error instead of raising it, since the result is still shown."""
     from servicekit.lab.verify.record import write
 
     state = Path(mine.places.state, result.profile)
@@ -105,13 +110,13 @@ def _keep(mine: Session, result: Verification) -> UserError | None:
     except OSError as error:
         return _unkept(state, error)
     if not result.complete:
-        note(f"interrupted: {len(result.findings)} of {len(result.gates)} gates were asked")
-    note(f"kept as {state}/verifications/{name}")
+        note(f"interrupted: {len(result.findings)} of {len(result.gates)} gates ended")
+    note(f"written to {state}/verifications/{name}")
     return None
 
 
 def _tell_another_run(mine: Session, found: Installed, before: Status) -> None:
-    """Tell where the run that was asked is over: what failed since says nothing of the model."""
+    """Print a note if the service restarted meanwhile: a gate may have failed for that."""
     from servicekit.cli.control import is_up
     from servicekit.errors import UserError
 
@@ -121,8 +126,8 @@ def _tell_another_run(mine: Session, found: Installed, before: Status) -> None:
         return
     if now.run != before.run or not is_up(now):
         note(
-            f'"{now.profile}" did not stay up meanwhile, and what failed may have failed for that; '
-            f"`servicekit history {now.profile}` says why"
+            f'"{now.profile}" stopped or restarted during the run, which may be why a gate failed; '
+            f"`servicekit history {now.profile}` shows why"
         )
 
 
@@ -131,13 +136,13 @@ def _unkept(state: Path, error: OSError) -> UserError:
 
     reason = (error.strerror or "").lower()
     hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    return UserError(f'the verification cannot be kept below "{state}": {reason}', hint=hint)
+    return UserError(f'cannot write the verification below "{state}": {reason}', hint=hint)
 
 
 def _verified(
     mine: Session, found: Installed, now: Status, names: tuple[str, ...], repeats: int
 ) -> Verification:
-    """Ask the gates and give what they found; less than all of it after ^C."""
+    """Run the gates; after ^C the result holds those that ended."""
     import asyncio
 
     from servicekit.lab.verify.binding import fingerprint
@@ -229,7 +234,7 @@ def _subject(
 
 
 def _flag(told: Mapping[str, Any], table_name: str, key: str) -> bool | None:
-    """Read what llama-server tells of its model; `None` where it does not."""
+    """Read a flag of llama-server's /props; `None` if it is absent."""
     flags = told.get(table_name)
     value = flags.get(key) if isinstance(flags, dict) else None
     return value if isinstance(value, bool) else None
@@ -242,7 +247,7 @@ def _about(recipe: Profile) -> str:
 def _progress(
     names: tuple[str, ...], earlier: tuple[Verification, ...]
 ) -> Callable[[GateResult], object]:
-    """Tell each finding on stderr, with the time left as the last run of each gate took."""
+    """Print each result to stderr, with the time left by the last run of each gate."""
     took = {each.gate: each.seconds for past in earlier for each in past.findings}
     began = time.monotonic()
     asked: list[str] = []

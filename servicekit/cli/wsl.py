@@ -36,33 +36,39 @@ def wsl() -> None:
 @app.command("render")
 def render(
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write the files into DIR instead.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the files into DIR.")
     ] = None,
     wslconfig: Annotated[
         Path | None,
-        typer.Option("--wslconfig", metavar="FILE", help="The .wslconfig, else yours in Windows."),
+        typer.Option(
+            "--wslconfig",
+            metavar="FILE",
+            help="The .wslconfig to merge; by default yours in Windows.",
+        ),
     ] = None,
     wsl_conf: Annotated[
         Path | None,
-        typer.Option("--wsl-conf", metavar="FILE", help="The wsl.conf, else that in /etc."),
+        typer.Option(
+            "--wsl-conf", metavar="FILE", help="The wsl.conf to merge; by default /etc/wsl.conf."
+        ),
     ] = None,
     distribution: Annotated[
         str | None,
-        typer.Option("--distribution", metavar="NAME", help="Distribution, else this one."),
+        typer.Option("--distribution", metavar="NAME", help="Distribution; by default this one."),
     ] = None,
     account: Annotated[
         str | None,
         typer.Option(
-            "--account", metavar="NAME", help=r"Windows account as COMPUTER\name, else yours."
+            "--account", metavar="NAME", help=r"Windows account as COMPUTER\name; by default yours."
         ),
     ] = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option("--keep", metavar="KEY", help="Leave a key as it is: networkingMode, say."),
+        typer.Option(
+            "--keep", metavar="KEY", help="Leave this key unchanged, such as networkingMode."
+        ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace files in DIR that say something else.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace differing files in DIR.")] = False,
 ) -> None:
     """Print the files that keep WSL running.
 
@@ -133,7 +139,7 @@ def _home(host: Windows) -> Path:
     try:
         return host.home()
     except NoReplyError as error:
-        raise UserError(str(error), hint="name your .wslconfig with --wslconfig FILE") from None
+        raise UserError(str(error), hint="give its path with --wslconfig FILE") from None
 
 
 def _distribution() -> Coroutine[Any, Any, str]:
@@ -149,7 +155,7 @@ def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
     try:
         return asyncio.run(question)
     except NoReplyError as error:
-        raise UserError(str(error), hint=f"say it with {option}") from None
+        raise UserError(str(error), hint=f"give it with {option}") from None
 
 
 def _client(host: Windows) -> str:
@@ -157,7 +163,7 @@ def _client(host: Windows) -> str:
     from servicekit.doctor.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
 
     if host.drive.is_dir() and not host.has_client_without_window():
-        note("this WSL has no wslg.exe: the task shows a console window while it runs")
+        note("this WSL has no wslg.exe: the task will show a console window")
         return WITH_WINDOW
     return WITHOUT_WINDOW
 
@@ -190,7 +196,7 @@ def _write(out: Path, files: Iterable[Rendered], *, force: bool) -> None:
         if others and not force:
             listed = " and ".join(f'"{path}"' for path in others)
             raise UserError(
-                f"{listed} would be replaced", hint="choose another DIR, or say --force"
+                f"{listed} would be replaced", hint="choose another DIR, or use --force"
             )
         for file in files:
             _tell_changes(file)

@@ -137,7 +137,7 @@ def test_a_secret_is_stored_listed_and_forgotten(site: dict[str, str], tmp_path:
     before = sorted(tmp_path.rglob("*"))
     words = ("--user", "secret")
     assert "missing" in said(*words, "list", "here", env=site)
-    none = 'servicekit: profile "demo" names no secrets\n'
+    none = 'servicekit: profile "demo" has no secrets\n'
     assert invoke(*words, "list", "demo", env=site) == (0, "", none)
     text = said(*words, "set", "here", "HF_TOKEN", env=site, stdin="hf_value\n")
     file = tmp_path / "secrets/here/HF_TOKEN"

@@ -105,7 +105,7 @@ def test_what_is_printed_is_what_is_kept(host: Host) -> None:
     assert told["summary"][0]["correctness"] == 1.0
     assert "[1/4] word: first token " in done.err
     assert "[4/4] two: first token " in done.err
-    assert f"kept as {host.home}/state/here/bench/{measured.name}.json" in done.err
+    assert f"written to {host.home}/state/here/bench/{measured.name}.json" in done.err
     (host.home / f"state/here/bench/{measured.name}.json").unlink()
     text = bench(host, "--anyway").out
     assert text.splitlines()[0].split()[:4] == ["CASE", "FIGURE", "MEDIAN", "P99"]
@@ -146,13 +146,13 @@ def test_a_service_that_gives_no_answer_is_not_measured(host: Host) -> None:
     """One line, and no file."""
     done = bench(host, "--anyway", model=lambda _: (503, {"error": "loading"}))
     assert done.code == 1
-    assert 'servicekit: "here" gives no answer: HTTP 503' in done.err
+    assert 'servicekit: "here" does not answer: HTTP 503' in done.err
     assert kept(host) == []
 
 
 def test_mistakes_are_one_line(host: Host) -> None:
     """No profile, another suite, and a prompt that nothing has room for."""
-    assert "name a profile to measure, or ask for --list" in host.run("bench").err
+    assert "give a profile, or --list" in host.run("bench").err
     assert "there is no suite" in host.run("bench", "here", "--suite", "none").err
     suite = host.write(
         "long.toml",
@@ -161,7 +161,7 @@ def test_mistakes_are_one_line(host: Host) -> None:
     )
     done = bench(host, "--anyway", "--suite", str(suite))
     assert done.code == 1
-    assert "no case can be asked: one: 900000 prompt tokens" in done.err
+    assert "no case of the suite can run: one: 900000 prompt tokens" in done.err
 
 
 def test_a_state_that_cannot_be_written_is_said(host: Host) -> None:
@@ -170,7 +170,7 @@ def test_a_state_that_cannot_be_written_is_said(host: Host) -> None:
     (host.home / "state/here/bench").symlink_to(host.home)
     done = bench(host, "--anyway")
     assert done.code == 1
-    assert "the result cannot be kept below" in done.err
+    assert "cannot write the result below" in done.err
 
 
 def test_nothing_is_measured_where_nothing_could_be_kept(host: Host) -> None:
@@ -184,7 +184,7 @@ def test_nothing_is_measured_where_nothing_could_be_kept(host: Host) -> None:
     host.write("state/here/bench", "in the way")
     done = bench(host, "--anyway", model=notes)
     assert done.code == 1
-    assert f'the result cannot be kept below "{host.home}/state": not a directory\n' in done.err
+    assert f'cannot write the result below "{host.home}/state": not a directory\n' in done.err
     assert asked == []
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_kept_in_the_end_is_told_all_the_same(host: Host) -> None
     done = bench(host, "--anyway", "--json", model=pulls_the_rug)
     assert done.code == 1
     assert json.loads(done.out)["cases"][0]["name"] == "word"
-    assert 'the result cannot be kept below "' in done.err
+    assert 'cannot write the result below "' in done.err
 
 
 def test_a_second_interrupt_loses_nothing(host: Host) -> None:
@@ -239,7 +239,7 @@ def test_a_service_is_measured_by_one_at_a_time(host: Host) -> None:
 
     assert bench(host, "--anyway", model=asks_for_more).code == 0
     assert [line.partition(";")[0] for line in refused] == [
-        f'1 servicekit: "here" cannot be {what}, since it is being verified or measured already'
+        f'1 servicekit: "here" cannot be {what}, because it is already being verified or measured'
         for what in ("measured", "verified")
     ]
     assert len(kept(host)) == 1
@@ -307,12 +307,12 @@ def test_a_server_cannot_lead_the_terminal(host: Host) -> None:
     with scripted(lambda _: (500, "\x1b[2Jno")) as base:
         host.serve_at(base)
         done = host.run("bench", "here", "--anyway")
-    assert '"here" gives no answer: HTTP 500: \\x1b[2Jno' in done.err
+    assert '"here" does not answer: HTTP 500: \\x1b[2Jno' in done.err
 
 
 def test_runs_are_listed(host: Host) -> None:
     """All, or those of one profile; what cannot be read is said and passed over."""
-    assert "no run is kept" in host.run("bench", "--list").err
+    assert "no benchmark results" in host.run("bench", "--list").err
     states = host.home / "state"
     first = result("here")
     other = result("other", started="2026-02-01T12:00:00.000+00:00", complete=False)

@@ -91,7 +91,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 def test_nothing_is_installed(host: Host) -> None:
     """Without a service the status says what to do, and as JSON is an empty list."""
-    assert "`servicekit --user list` shows what could be" in host.said("status")
+    assert "`servicekit --user list` shows the available profiles" in host.said("status")
     assert json.loads(host.run("status", "--json").out) == []
     assert "`servicekit --user install demo`" in host.said("status", "demo", code=1)
 
@@ -280,9 +280,9 @@ def test_the_log_file_is_searched_for_a_run_and_for_a_cause(host: Host) -> None:
     assert host.said("logs", "demo", "--run", "r2") == second
     assert host.said("logs", "demo", "--run", "r2", "-n", "1") == "loading again\n"
     assert host.said("logs", "demo", "--cause", "hung") == hung
-    none = "servicekit: no line of its log is of that kind\n"
+    none = "servicekit: no matching log lines\n"
     assert host.said("logs", "demo", "--cause", "hung", "--run", "r2") == none
-    assert "--follow shows all" in host.said("logs", "demo", "--run", "r1", "-f", code=1)
+    assert "--follow cannot be combined" in host.said("logs", "demo", "--run", "r1", "-f", code=1)
     assert host.said("logs", "demo", "--since", "2026-02-01") == "loading again\n"
     assert host.said("logs", "demo", "--run", "r1", "-p", "err") == none
 
@@ -364,7 +364,7 @@ def test_an_uninstall_without_its_manager_needs_force(host: Host) -> None:
     assert not (host.home / "wrappers/demo").exists()
 
 
-@pytest.mark.parametrize(("answer", "complaint"), [(204, ""), (500, "was not reached: 500")])
+@pytest.mark.parametrize(("answer", "complaint"), [(204, ""), (500, "reach the webhook: 500")])
 def test_an_alert_reaches_webhook_and_command(host: Host, answer: int, complaint: str) -> None:
     """Both are told state, cause and remedy; a webhook that fails does not stop the command."""
     webhook = Webhook(answer)

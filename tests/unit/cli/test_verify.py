@@ -118,7 +118,7 @@ def test_a_run_that_ended_meanwhile_is_told(host: Host) -> None:
         state.write_text(state.read_text().replace('"r1"', '"r2"'))
         return sound(body)
 
-    told = '"here" did not stay up meanwhile'
+    told = '"here" stopped or restarted during the run'
     assert told in host.verify(dies, "--only", "text").err
     assert told not in host.verify(sound, "--only", "text").err
 
@@ -189,7 +189,7 @@ def test_nothing_is_asked_where_nothing_could_be_kept(host: Host) -> None:
 
     done = host.verify(notes)
     assert done.code == 1
-    assert 'the verification cannot be kept below "' in done.err
+    assert 'cannot write the verification below "' in done.err
     assert asked == []
 
 
@@ -206,7 +206,7 @@ def test_what_cannot_be_kept_in_the_end_is_told_all_the_same(host: Host) -> None
     done = host.verify(pulls_the_rug, "--only", "text")
     assert done.code == 1
     assert "3 known answers" in done.out
-    assert 'the verification cannot be kept below "' in done.err
+    assert 'cannot write the verification below "' in done.err
 
 
 def test_what_was_found_outlives_a_stop_that_fails(host: Host) -> None:

@@ -139,7 +139,7 @@ def test_nothing_is_replaced_unasked(tmp_path: Path) -> None:
     config.write_text("[wsl2]\n", encoding="utf-8")
     given = ("--wslconfig", config, "--wsl-conf", "/dev/null", *NAMED, "--out", tmp_path)
     error = refused("wsl", "render", *given)
-    assert f'"{config}" would be replaced; choose another DIR, or say --force' in error
+    assert f'"{config}" would be replaced; choose another DIR, or use --force' in error
     assert [file.name for file in tmp_path.iterdir()] == [".wslconfig"]
     assert config.read_text(encoding="utf-8") == "[wsl2]\n"
     said("wsl", "render", *given, "--force")
@@ -181,11 +181,11 @@ def test_outside_of_wsl_everything_must_be_named(
     own.write_text(f"[automount]\nroot={tmp_path}\n", encoding="utf-8")
     render = ("wsl", "render", "--wsl-conf", own)
     error = refused(*render)
-    assert "name your .wslconfig with --wslconfig FILE" in error
+    assert "give its path with --wslconfig FILE" in error
     error = refused(*render, "--wslconfig", "/dev/null")
-    assert '"wslpath" is not installed; say it with --distribution NAME' in error
+    assert '"wslpath" is not installed; give it with --distribution NAME' in error
     error = refused(*render, "--wslconfig", "/dev/null", "--distribution", "Ubuntu")
-    assert '"whoami.exe" is not installed; say it with --account NAME' in error
+    assert '"whoami.exe" is not installed; give it with --account NAME' in error
 
 
 def test_inside_wsl_everything_is_found(
@@ -213,7 +213,7 @@ def test_an_older_wsl_gets_the_client_that_it_has(pc: Pc, tmp_path: Path) -> Non
     conf = tmp_path / "wsl.conf"
     conf.write_text(f"[automount]\nroot={pc.windows.root}\n")
     done = invoke("wsl", "render", "--wsl-conf", conf, "--wslconfig", "/dev/null", *NAMED)
-    assert "the task shows a console window" in done.err
+    assert "the task will show a console window" in done.err
     assert r"%SystemRoot%\System32\wsl.exe" in done.out
 
 
