@@ -227,9 +227,23 @@ def watch_start(
             if now.at_rest and (was_up or passed > UP_WITHIN):
                 break
             if one_try and now.pid and (now.state == "failed" or now.restarts):
+                now = _first_try(mine, now)
                 break
             time.sleep(LOOK)
     return now, passed
+
+
+def _first_try(mine: Session, now: Status) -> Status:
+    """Tell how the run before ended, of which the next one may have begun between two looks."""
+    from dataclasses import replace
+
+    from servicekit.watchdog import ledger
+
+    if now.state == "failed":
+        return now
+    past = history.runs(ledger.read(Path(mine.places.ledger(now.profile))))
+    why = next((run.sentence for run in reversed(past) if run.code and run.sentence), now.why)
+    return replace(now, state="failed", why=why)
 
 
 def watch_stop(mine: Session, found: Installed) -> Status:
