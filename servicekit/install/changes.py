@@ -67,9 +67,9 @@ class Change:
 
         kept = self.after or self.before
         if kept is not None and not kept.mode & FOR_OTHERS:
-            return "(only its owner may read it: its text is not shown)"
+            return "(readable by its owner only: not shown)"
         if self.before is not None and b"\0" in self.before.content:
-            return "(what is there is no text)"
+            return "(a binary file)"
         old = _lines(None if self.before is None else self.before.content)
         new = _lines(None if self.after is None else self.after.text.encode())
         modes = _mode_lines(self.before, self.after)

@@ -225,7 +225,7 @@ def ensure_account(user: str | None, sysusers: str, tree: Tree) -> str | None:
         return None
     accounts.create(user, sysusers)
     if not accounts.exists(user):
-        raise UserError(f'account "{user}" could not be made', hint="make it, and install again")
+        raise UserError(f'cannot create account "{user}"', hint="create it, then install again")
     return user
 
 

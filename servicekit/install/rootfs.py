@@ -68,7 +68,7 @@ class Tree:
                 if stat.S_ISLNK(found.st_mode):
                     return Present(os.readlink(name, dir_fd=directory).encode(), SYMLINK)
                 if not stat.S_ISREG(found.st_mode):
-                    raise OSError(errno.EEXIST, "something that is no file is in the way; move it")
+                    raise OSError(errno.EEXIST, "not a regular file; move it away")
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
                 with os.fdopen(file, "rb") as stream:
                     return Present(stream.read(), stat.S_IMODE(found.st_mode))

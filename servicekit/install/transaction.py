@@ -170,7 +170,7 @@ def apply(
         except OSError as second:
             raise UserError(
                 f'cannot restore "{second.filename}": {second.strerror} (after {_words(error)})',
-                hint="mend that and run the same command again: it restores the rest first",
+                hint="fix that and run the same command again: it restores the rest first",
             ) from error
         undone()
         if isinstance(error, OSError):

@@ -69,11 +69,11 @@ class Report:
     def _summary(self) -> str:
         here = self.installed.version(self.engine)
         found = f"{here} is installed" if here else "not installed here, or of unknown version"
-        held = " and ".join(self.against) or "no parser, as none is known"
+        held = " and ".join(self.against) or "no option table"
         errors = sum(remark.level is Level.ERROR for remark in self.remarks)
         verdict = "ok" if self.ok else f"{errors} error{'s' * (errors > 1)}"
         return (
-            f'profile "{self.profile}": {verdict}: {self.options} options held against {held} '
+            f'profile "{self.profile}": {verdict}: {self.options} options checked against {held} '
             f"({self.engine}: {found})"
         )
 
@@ -174,9 +174,9 @@ def _check_told(
     told, version = installed.told, installed.version(profile.engine)
     if told is not None and told not in tables:
         for remark in check_flags(profile, argv, told):
-            yield replace(remark, message=f"{remark.message} (so its own --help)")
+            yield replace(remark, message=f"{remark.message} (according to its own --help)")
     elif told is None and version is not None and tables[-1].version != Version(version).public:
-        message = f"{version} is installed, whose options are not known; this is about "
+        message = f"the options of the installed {version} are unknown; checked against "
         yield Remark(Level.NOTE, "engine", f"{message}{release(tables[-1])}")
 
 
@@ -189,10 +189,10 @@ def check_requires(profile: Profile, installed: InstalledEngine) -> Iterable[Rem
             message = f"{spec} could not be checked: the engine is not installed here"
             yield Remark(Level.NOTE, where, message)
         elif version is None:
-            message = f'{spec} is needed, and "{package}" is not installed beside the engine'
+            message = f'{spec} is required, but "{package}" is not installed beside the engine'
             yield Remark(Level.ERROR, where, message)
         elif not in_range(spec, version, None):
-            yield Remark(Level.ERROR, where, f"{spec} is needed, and {version} is installed")
+            yield Remark(Level.ERROR, where, f"{spec} is required, but {version} is installed")
 
 
 def check_unheeded(profile: Profile) -> Iterable[Remark]:

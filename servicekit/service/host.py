@@ -160,5 +160,5 @@ def ends_with_session(lingering: Path = LINGERING) -> Iterator[str]:
     if not (lingering / me).exists():
         yield (
             f'services of "{me}" stop when the last session ends, and do not start at boot; '
-            f"`loginctl enable-linger {me}` mends that"
+            f"`loginctl enable-linger {me}` fixes that"
         )

@@ -220,7 +220,7 @@ def test_a_diff_does_not_show_what_only_its_owner_may_read() -> None:
     secret = Present(b"secret", 0o600)
     created = Change(Act.CREATE, UNIT, None, replace(artifact("secret"), mode=0o600))
     for change in (created, Change(Act.REMOVE, UNIT, secret, None)):
-        assert change.diff() == "(only its owner may read it: its text is not shown)"
+        assert change.diff() == "(readable by its owner only: not shown)"
 
 
 def test_a_diff_of_a_new_and_of_a_removed_file_names_no_file() -> None:
@@ -234,7 +234,7 @@ def test_a_diff_of_a_new_and_of_a_removed_file_names_no_file() -> None:
 def test_what_is_no_text_is_not_shown() -> None:
     """A program in the place of a wrapper does not end up on a terminal."""
     change = Change(Act.DRIFTED, UNIT, Present(b"\x7fELF\0\x1b[2J", 0o755), artifact("a\n"))
-    assert change.diff() == "(what is there is no text)"
+    assert change.diff() == "(a binary file)"
 
 
 def test_a_manifest_survives_its_file() -> None:

@@ -449,7 +449,7 @@ def test_what_is_no_file_is_drift_and_no_manifest(root: Path) -> None:
     unit.unlink()
     unit.mkdir()
     found = present.drifted(tree, tuple(present.manifests(tree, PLACES).values()))
-    assert found["x"] == (f"{UNIT}: something that is no file is in the way; move it",)
+    assert found["x"] == (f"{UNIT}: not a regular file; move it away",)
     (root / "srv/sk/installed/y.json").mkdir()
     with pytest.raises(UserError, match=r'manifest "/srv/sk/installed/y.json" cannot be read: '):
         present.manifests(tree, PLACES)

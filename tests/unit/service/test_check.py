@@ -55,7 +55,8 @@ def test_a_profile_that_is_fine_here() -> None:
     found = report("dspark", SGLANG_23)
     assert found.remarks == ()
     assert found.text() == (
-        'profile "dspark": ok: 21 options held against sglang 0.5.23 (sglang: 0.5.23 is installed)'
+        'profile "dspark": ok: 21 options checked against sglang 0.5.23 '
+        "(sglang: 0.5.23 is installed)"
     )
 
 
@@ -80,7 +81,9 @@ def test_a_profile_that_is_not() -> None:
         "[sgl-project/sglang#35354; seen with 0.5.16; 0.5.23 projects through the quantised head]"
     )
     assert lines[3] == "error: requires.sglang: >=0.5.18 is needed, and 0.5.16 is installed"
-    assert lines[-1].startswith('profile "dspark": 5 errors: 22 options held against sglang 0.5.16')
+    assert lines[-1].startswith(
+        'profile "dspark": 5 errors: 22 options checked against sglang 0.5.16'
+    )
 
 
 def test_one_error_is_one() -> None:
@@ -176,7 +179,7 @@ def test_the_engines_own_list_counts_beside_the_table() -> None:
     (remark,) = report("demo", here).remarks
     assert remark.where == "servicekit"
     assert remark.message.startswith("--metrics is not an option of llama.cpp b11549")
-    assert remark.message.endswith(" (so its own --help)")
+    assert remark.message.endswith(" (according to its own --help)")
 
 
 def test_a_server_without_a_table() -> None:
@@ -184,7 +187,7 @@ def test_a_server_without_a_table() -> None:
     plan = plans.plan(plans.profile("demo", **OPENAI))
     found = check(plan.profile, plan, InstalledEngine("/opt/server", {"openai": "1"}))
     assert (found.ok, found.against, found.options) == (True, (), 0)
-    assert "held against no parser, as none is known" in found.text()
+    assert "held against no option table" in found.text()
 
 
 @pytest.mark.parametrize(

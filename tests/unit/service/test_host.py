@@ -174,7 +174,7 @@ def test_a_user_who_does_not_linger_is_told(tmp_path: Path) -> None:
     """A user's own services end with the session unless that user lingers."""
     me = pwd.getpwuid(os.getuid()).pw_name
     (warning,) = ends_with_session(tmp_path)
-    assert f"`loginctl enable-linger {me}` mends that" in warning
+    assert f"`loginctl enable-linger {me}` fixes that" in warning
     (tmp_path / me).touch()
     assert list(ends_with_session(tmp_path)) == []
 
