@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session
-from servicekit.cli.orders import order_of
+from servicekit.cli.orders import order_as_installed, order_of
 from servicekit.cli.output import note, paint, warn
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class _Work:
 
 
 def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
-    """Have `new` start at boot, and then those that it excludes no more."""
+    """Enable `new` at boot, then disable those that it excludes; all stay as installed."""
     from servicekit.install.installation import propose
     from servicekit.install.installer import install as carry_out
     from servicekit.install.transaction import turn
@@ -212,11 +212,7 @@ def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]
         _tell_undone(held, new.manager)
         # In this order, what fails in between leaves a host that serves after a boot.
         for one, enable in ((new, True), *((old, False) for old in instead_of)):
-            recipe = mine.profile(one.manifest.profile)
-            order = order_of(mine, recipe, tree, manager=one.manager.name, enable=enable)
-            own = one.manifest
-            order = replace(order, kv_tokens=own.kv_tokens, overruled=own.overruled)
-            proposal = propose(order, tree)
+            proposal = propose(order_as_installed(mine, one, tree, enable=enable), tree)
             carry_out(proposal, held, one.manager)
             tell_changes(proposal.changes)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from servicekit.cli.session import Session
+    from servicekit.cli.session import Installed, Session
     from servicekit.install.installation import Order
     from servicekit.install.rootfs import Tree
     from servicekit.profiles.model import Profile
@@ -46,6 +47,25 @@ def order_of(
         path=_search_path(mine),
         enable=enable,
         force=force,
+    )
+
+
+def order_as_installed(mine: Session, found: Installed, tree: Tree, *, enable: bool) -> Order:
+    """Repeat the last install but for `enable`, whatever became of profile and settings since."""
+    own = found.manifest
+    profile = mine.installed_profile(own.profile)
+    order = order_of(mine, profile, tree, manager=found.manager.name, enable=enable)
+    order = replace(order, kv_tokens=own.kv_tokens, overruled=own.overruled)
+    plan = mine.installed_plan(own.profile)
+    if plan is None:
+        return order
+    return replace(
+        order,
+        user=plan.user,
+        command=plan.command,
+        alert_command=plan.alert_command,
+        log_format=plan.log_format,
+        sources=plan.sources,
     )
 
 

@@ -80,7 +80,7 @@ def test_a_profile_that_is_not() -> None:
     assert lines[1].endswith(
         "[sgl-project/sglang#35354; seen with 0.5.16; 0.5.23 projects through the quantised head]"
     )
-    assert lines[3] == "error: requires.sglang: >=0.5.18 is needed, and 0.5.16 is installed"
+    assert lines[3] == "error: requires.sglang: >=0.5.18 is required, but 0.5.16 is installed"
     assert lines[-1].startswith(
         'profile "dspark": 5 errors: 22 options checked against sglang 0.5.16'
     )
@@ -147,7 +147,7 @@ def test_an_unknown_version_is_said_to_be_unknown() -> None:
     )
     (remark,) = report("balanced", here).remarks
     assert remark.message == (
-        "0.5.20 is installed, whose options are not known; this is about sglang 0.5.16"
+        "the options of the installed 0.5.20 are unknown; checked against sglang 0.5.16"
     )
 
 
@@ -187,7 +187,7 @@ def test_a_server_without_a_table() -> None:
     plan = plans.plan(plans.profile("demo", **OPENAI))
     found = check(plan.profile, plan, InstalledEngine("/opt/server", {"openai": "1"}))
     assert (found.ok, found.against, found.options) == (True, (), 0)
-    assert "held against no option table" in found.text()
+    assert "checked against no option table" in found.text()
 
 
 @pytest.mark.parametrize(
