@@ -32,22 +32,18 @@ class Answer(NamedTuple):
 
 
 def ok(what: str) -> Answer:
-    """Pass: `what` was found."""
     return Answer(CheckStatus.OK, what)
 
 
 def skip(why: str) -> Answer:
-    """Skip, with the reason."""
     return Answer(CheckStatus.SKIP, why)
 
 
 def warn(what: str, remedy: str) -> Answer:
-    """Warn of something that can cause trouble."""
     return Answer(CheckStatus.WARN, what, remedy)
 
 
 def fail(what: str, remedy: str) -> Answer:
-    """Fail: something does not work."""
     return Answer(CheckStatus.FAIL, what, remedy)
 
 
@@ -76,11 +72,9 @@ class CheckResult:
 
     @property
     def line(self) -> str:
-        """The finding and its remedy."""
         return f"{self.what}; {self.remedy}" if self.remedy else self.what
 
     def as_json(self) -> dict[str, Any]:
-        """For a program."""
         return asdict(self)
 
 
@@ -98,7 +92,6 @@ class Check(Generic[T]):
         return " ".join((self.ask.__doc__ or "").split())
 
     def run(self, subject: T, group: str, profile: str | None = None) -> CheckResult:
-        """Run the check."""
         try:
             status, what, remedy = self.ask(subject)
         except _UnseenError as unseen:

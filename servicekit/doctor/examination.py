@@ -58,13 +58,11 @@ class Examination:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of checks by result."""
         counted = Counter(check.verdict for check in self.checks)
         return {verdict.value: counted[verdict] for verdict in CheckStatus}
 
     @property
     def summary(self) -> str:
-        """One line."""
         counts = self.counts
         parts = (
             (counts["fail"], "failed"),
@@ -75,7 +73,6 @@ class Examination:
         return ", ".join(f"{count} {word}" for count, word in parts if count)
 
     def as_json(self) -> dict[str, Any]:
-        """For a program."""
         return {
             "verdict": self.verdict.value,
             "counts": self.counts,
@@ -84,7 +81,6 @@ class Examination:
 
 
 def examine(host: HostView) -> Examination:
-    """Run every check that applies to `host`."""
     return Examination(tuple(_results(host)))
 
 

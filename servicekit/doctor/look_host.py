@@ -56,7 +56,6 @@ def text_of(path: Path | str) -> str:
 
 
 async def manager(request: DoctorRequest) -> view.SystemdView | view.SupervisorView:
-    """Ask the service manager for its version."""
     chosen = request.manager
     if chosen is None:
         raise NoReplyError(request.no_manager)
@@ -80,7 +79,6 @@ async def manager(request: DoctorRequest) -> view.SystemdView | view.SupervisorV
 
 
 def groups() -> view.Groups:
-    """Read how control groups are set up."""
     root = Path("/sys/fs/cgroup")
     return view.Groups(
         unified=(root / "cgroup.controllers").exists(), kill=any(root.glob("*/cgroup.kill"))
@@ -112,7 +110,6 @@ def logins(account: str, roots: Sequence[str] = CONFIGURATION) -> view.Logins:
 
 
 def journal(roots: Sequence[str] = CONFIGURATION) -> view.Journal:
-    """Read how journald is configured."""
     values = texts.settings(configuration("journald.conf", roots), "Journal")
     machine = text_of("/etc/machine-id").strip()
     on_disk, in_memory = (Path(base) / "log/journal" for base in ("/var", "/run"))
@@ -131,14 +128,12 @@ def journal(roots: Sequence[str] = CONFIGURATION) -> view.Journal:
 
 
 def containers(*, root: bool) -> tuple[str, ...]:
-    """Name the containers that see a GPU."""
     if not root:
         raise NoReplyError("run as root to see containers")
     return gpu_containers()
 
 
 def in_container() -> bool:
-    """Whether this runs in a container."""
     return bool(text_of("/run/systemd/container")) or any(mark.exists() for mark in CONTAINERS)
 
 
@@ -146,7 +141,6 @@ def in_container() -> bool:
 
 
 async def driver() -> view.Driver:
-    """Read the versions of the NVIDIA driver's parts, and its device nodes."""
     library = (await libraries()).get("libnvidia-ml.so.1", "")
     return await call(lambda: _parts(library))
 
@@ -162,7 +156,6 @@ def _parts(library: str) -> view.Driver:
 
 
 async def libraries() -> dict[str, str]:
-    """Ask the loader for its libraries, by name."""
     for program in ("/sbin/ldconfig", "/usr/sbin/ldconfig"):
         if os.access(program, os.X_OK):
             return texts.libraries(await output([program, "-p"], limit=ANSWER_LIMIT))

@@ -145,7 +145,6 @@ def place_of(path: PurePosixPath) -> view.Place:
 
 
 def port_use(profile: Profile, request: DoctorRequest) -> view.PortUse:
-    """Find who listens on the profile's port."""
     holder = port_holder(profile.host, profile.port, None, Census())
     if holder is None or holder.process is None:
         return view.PortUse(None)

@@ -37,7 +37,6 @@ class WslQuestions:
         self._cuda = ask(libraries())
 
     def seen(self) -> view.Wsl:
-        """Return the answers."""
         libraries = seen_or_not(self._cuda)
         cuda = libraries if isinstance(libraries, Unseen) else libraries.get("libcuda.so.1")
         return view.Wsl(

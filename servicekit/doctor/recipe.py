@@ -43,7 +43,6 @@ def profile(subject: ProfileView) -> Answer:
 
 
 def refusal(refused: RefusedProfile) -> Answer:
-    """Say why a profile may not run."""
     return fail(refused.why, "fix the profile; `servicekit list` shows all")
 
 
@@ -280,7 +279,6 @@ def _times(count: int) -> str:
 
 
 def group_of(name: str) -> str:
-    """Name the group of a profile's checks."""
     return f"profile {name}"
 
 

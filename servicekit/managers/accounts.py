@@ -17,7 +17,6 @@ LIMIT: Final = 30.0  # seconds for the tools that edit the account database
 
 
 def exists(name: str) -> bool:
-    """Whether there is an account called `name`."""
     try:
         pwd.getpwnam(name)
     except KeyError:

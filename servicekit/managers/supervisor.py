@@ -116,7 +116,6 @@ class Supervisor:
         return ManagerName.SUPERVISOR
 
     def version(self) -> str:
-        """Ask supervisord for its version."""
         return str(self._call("getSupervisorVersion"))
 
     def reload(self, unit: str = "") -> None:
@@ -150,7 +149,6 @@ class Supervisor:
             time.sleep(POLL)
 
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
-        """Return the state of each unit, by one call."""
         if not units:
             return {}
         known = {info["name"]: _seen(info) for info in self._call("getAllProcessInfo")}

@@ -54,7 +54,6 @@ class Systemd:
         return int(words[1]) if words[1:] and words[1].isdecimal() else 0
 
     def reload(self, unit: str = "") -> None:
-        """Reload the units."""
         self._order("daemon-reload")
         if unit and not self.look([unit])[unit].loaded:
             raise UserError(
@@ -69,11 +68,9 @@ class Systemd:
         self._order("start", "--no-block", f"{unit}.service")
 
     def stop(self, unit: str, *, limit: float) -> None:
-        """Stop and wait."""
         self._order("stop", f"{unit}.service", limit=limit)
 
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
-        """Return the state of each unit, by one call."""
         if not units:
             return {}
         names = [f"{unit}.service" for unit in units]

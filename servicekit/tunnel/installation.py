@@ -219,14 +219,12 @@ def forget(tree: Tree, places: Places, name: str) -> None:
 
 
 def installed_pair(tree: Tree, places: Places, name: str) -> KeyPair | None:
-    """Read the key of an installed tunnel."""
     home = directory(places, name)
     private, public = (_text(tree, home / file) for file in (KEY, PUBLIC_KEY))
     return KeyPair(private, public) if private and public else None
 
 
 def installed_pins(tree: Tree, places: Places, name: str) -> tuple[HostKey, ...]:
-    """Read the host keys pinned for an installed tunnel."""
     return host_keys(_text(tree, directory(places, name) / KNOWN_HOSTS))
 
 

@@ -62,7 +62,6 @@ class Link:
         return self._child.started
 
     async def lines(self) -> AsyncIterator[str]:
-        """Yield each line that ssh prints, until it ends."""
         while True:
             try:
                 line = await self._output.readuntil()
@@ -75,7 +74,6 @@ class Link:
             yield line.decode(errors="replace")
 
     async def ended(self) -> ExitStatus:
-        """Wait until ssh ends."""
         loop, dead = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._child.pidfd, dead.set)
         try:

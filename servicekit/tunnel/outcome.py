@@ -59,7 +59,6 @@ class TunnelFault:
 
     @property
     def code(self) -> ExitCode:
-        """Exit code of the service."""
         return ExitCode.CONFIG if self.cause in FINAL else ExitCode.TEMPFAIL
 
 
@@ -151,7 +150,6 @@ class SshOutput:
         return news
 
     def conclude(self, status: ExitStatus) -> TunnelFault:
-        """Return why ssh has ended."""
         if self.trouble is not None:
             return self.trouble
         message = f': "{self._last}"' if self._last else ""
@@ -245,7 +243,6 @@ class SshOutput:
 
 
 def unusable_key(tunnel: Tunnel, reason: str) -> TunnelFault:
-    """The tunnel's own key cannot be used."""
     return TunnelFault(
         TunnelCause.KEY,
         f"the tunnel's key cannot be used: {reason}",
@@ -254,6 +251,5 @@ def unusable_key(tunnel: Tunnel, reason: str) -> TunnelFault:
 
 
 def late(tunnel: Tunnel) -> TunnelFault:
-    """A login did not finish in time."""
     why = f'"{tunnel.host}" did not finish the login within {tunnel.up_within} s'
     return TunnelFault(TunnelCause.UNREACHABLE, why)

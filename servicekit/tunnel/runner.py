@@ -105,7 +105,6 @@ class TunnelRun:
         self._state = self._blank
 
     async def run(self) -> ExitCode:
-        """Hold off, connect, wait for the end; return the exit code."""
         task = asyncio.current_task()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,7 +119,6 @@ class TunnelRun:
         return self._fail(trouble)
 
     async def _hold_off(self) -> None:
-        """Wait, depending on the faults before this run."""
         sweep_ssh(self._file)
         before = read_state(self._file)
         if before is None or not before.faults:
@@ -143,7 +141,6 @@ class TunnelRun:
             await asyncio.sleep(left)
 
     async def _connect(self) -> TunnelFault:
-        """Run ssh; return why it ended."""
         tunnel = self._tunnel
         try:
             (self._home / KEY).read_bytes()

@@ -51,7 +51,6 @@ class TunnelState:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the service that published this still runs."""
         stat = procfs.stat(self.pid)
         return stat is not None and stat.started == self.pid_started and stat.alive
 
@@ -72,7 +71,6 @@ _SCHEMA: Final = {
 
 
 def read_state(path: Path) -> TunnelState | None:
-    """Read a state file; `None` where there is none."""
     try:
         return TunnelState.parse(untrusted.read(path, limit=LARGEST))
     except OSError:

@@ -68,7 +68,6 @@ class TunnelReport:
     drift: tuple[str, ...] = ()  # files that were changed since the install
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON."""
         return asdict(self)
 
 

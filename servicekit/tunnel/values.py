@@ -83,7 +83,6 @@ class Tunnel:
     connect_timeout: int = 10  # seconds for the connection and key exchange
 
     def __post_init__(self) -> None:
-        """Validate all fields."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if findings := list(_findings(values)):
             raise TunnelError(f'tunnel "{shown(str(self.name))}"', findings, {})
@@ -130,17 +129,14 @@ class Tunnel:
 
     @property
     def unit(self) -> str:
-        """Name of its service."""
         return f"servicekit-{self.label}"
 
     @property
     def label(self) -> str:
-        """Name of its directories and log, among those of profiles."""
         return label(self.name)
 
     @property
     def to(self) -> str:
-        """Account and server, for ssh."""
         return f"{self.user}@{self.host}"
 
     @property
@@ -155,7 +151,6 @@ class Tunnel:
 
     @property
     def way(self) -> str:
-        """Both ends, for a person."""
         here, there = f"{LOOPBACK}:{self.local} here", f"{LOOPBACK}:{self.remote} on {self.host}"
         return f"{there} -> {here}" if self.reverse else f"{here} -> {there}"
 
@@ -236,7 +231,6 @@ def directory(places: Places, name: str) -> PurePosixPath:
 
 
 def state_file(places: Places, name: str) -> PurePosixPath:
-    """File of a tunnel's published state."""
     return places.state_file(label(name))
 
 
@@ -346,7 +340,6 @@ def _is_key(kind: str, blob: str) -> bool:
 
 
 def known_hosts(name: str, keys: Iterable[HostKey]) -> str:
-    """Text of the file with the keys pinned for tunnel `name`."""
     return "".join(f"{name} {key.type} {key.blob}\n" for key in keys)
 
 

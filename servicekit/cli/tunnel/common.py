@@ -21,7 +21,6 @@ UP_WITHIN: Final = 5.0  # seconds for a manager to act on an order to start
 
 
 def installed(opened: Session) -> dict[str, Manifest]:
-    """Manifests of the installed tunnels, by name."""
     return dict(sorted(opened.tunnels().items()))
 
 
@@ -38,7 +37,6 @@ def manifest_of(opened: Session, name: str) -> Manifest:
 
 
 def published(opened: Session, name: str) -> TunnelState | None:
-    """What the service of `name` published last; `None` where there is nothing."""
     from servicekit.tunnel.state import read_state
     from servicekit.tunnel.values import state_file
 
@@ -54,7 +52,6 @@ class TunnelService(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """What the manager calls it."""
         from servicekit.install.installer import tunnel_id
 
         return tunnel_id(self.name).unit
@@ -68,11 +65,9 @@ class TunnelService(NamedTuple):
         return self.seen().pid == state.pid
 
     def seen(self) -> Seen:
-        """Ask the manager for its state."""
         return self.manager.look([self.unit])[self.unit]
 
     def stop(self) -> None:
-        """Stop it and wait for its end."""
         from servicekit.tunnel.installation import STOP_LIMIT
 
         self.manager.stop(self.unit, limit=STOP_LIMIT)

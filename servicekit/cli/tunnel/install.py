@@ -282,7 +282,6 @@ class _Pins(NamedTuple):
 
 
 def _print_server_steps(tunnel: Tunnel, pair: KeyPair) -> None:
-    """Print what has to be done on the server."""
     from servicekit.tunnel.values import SERVER_ADVICE
 
     typer.echo(f"\nOn {tunnel.host}, append this line to ~/.ssh/authorized_keys of {tunnel.user}.")

@@ -112,7 +112,6 @@ async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> l
 async def _report(
     opened: Session, manifest: Manifest, states: Mapping[str, Seen], *, deep: bool
 ) -> TunnelReport:
-    """The status of a tunnel, tested by a request through it where it is up."""
     from dataclasses import replace
 
     from servicekit.errors import UserError

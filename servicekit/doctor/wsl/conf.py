@@ -63,7 +63,6 @@ def decode(data: bytes) -> tuple[str, str]:
 
 
 def encode(text: str, encoding: str) -> bytes:
-    """Encode a text as `decode` found it."""
     return text.encode(encoding, errors="surrogateescape")
 
 

@@ -35,7 +35,6 @@ _DISTRIBUTION: Final = re.compile(r"[A-Za-z0-9._-]+")  # what WSL lets a distrib
 
 
 def task_name(distribution: str) -> str:
-    """Name the task that keeps `distribution` running."""
     return f"servicekit keeps {distribution} running"
 
 

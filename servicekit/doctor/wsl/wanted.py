@@ -40,7 +40,6 @@ class Wanted:
     aliases: tuple[WslKey, ...] = ()  # other keys for the same setting
 
     def value_in(self, settings: Mapping[WslKey, str]) -> str | None:
-        """Return its value in a file's settings; `None` where it is not set."""
         places = {key.folded for key in (self.key, *self.aliases)}
         return next((value for key, value in settings.items() if key in places), None)
 

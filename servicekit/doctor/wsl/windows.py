@@ -34,12 +34,10 @@ class Windows:
 
     @property
     def drive(self) -> Path:
-        """Drive C."""
         return self.root / "c"
 
     @property
     def programs(self) -> Path:
-        """Windows' own programs."""
         return self.drive / "Windows/System32"
 
     def has_client_without_window(self) -> bool:
