@@ -1,7 +1,7 @@
-"""Why an engine ended: log lines become a cause, a sentence and what would help. Pure.
+"""Why an engine ended: log lines become a cause, a sentence and what helps. Pure.
 
-`causes` is the closed list. `signatures` reads what engines write when they fail, which is data
-(`signatures/*.toml`). `reader` goes through a log as it arrives; `verdict` weighs what it found
-against how the process ended. `handbook` writes the same knowledge out for people: `docs/causes.md`
-and the journal's message catalog.
+`causes` is the closed list. `signatures` describes what engines write when they fail, as data
+(`data/signatures/*.toml`). `lines` takes one line apart, `reader` reads a log as it arrives, and
+`reading` holds what it said; `verdict` weighs that against how the process ended. `handbook` writes
+the same knowledge as documents: `docs/causes.md` and the journal's message catalog.
 """
