@@ -15,6 +15,7 @@ from servicekit.places import Scope
 from servicekit.profiles.vocabulary import PACKAGED, ManagerName
 from servicekit.service.access import barriers, hidden_of, needs_of, script_faults
 from servicekit.service.plan import Host
+from servicekit.service.weakenings import weakenings
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -76,7 +77,7 @@ def survey(
         rivals=excluded,
     )
     barred: list[str] = []
-    warnings = []
+    warnings = [f"{each.where}: {each.message}" for each in weakenings(profile)]
     if not _below(root, command[0]).exists():
         warnings.append(f'the image has no "{command[0]}", by which its services run servicekit')
     if root == Path("/"):
