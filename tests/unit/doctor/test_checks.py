@@ -308,7 +308,7 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("options", {"engine": InstalledEngine()}, "skip", "does not report its version"),
         ("options", {"engine": NOT_SEEN}, "skip", "only root"),
         ("options", {"engine": InstalledEngine("/x", {"sglang": "0.5.9"}, "12.9")}, "fail",
-         "requires.sglang: >=0.5.16 is needed, and 0.5.9 is installed"),
+         "requires.sglang: >=0.5.16 is required, but 0.5.9 is installed"),
         ("options", {"change": {"options": {"mem-fraction-statik": 0.85}}}, "fail",
          "see `servicekit check balanced`"),
         ("options", {"change": {"options": {"kv-cache-dtype": "fp8_e4m3",

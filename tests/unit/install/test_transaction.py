@@ -564,7 +564,9 @@ def test_a_loop_of_links_is_refused(root: Path) -> None:
 def test_a_directory_in_the_way_is_refused(root: Path) -> None:
     """What is no file is not replaced, not even by force."""
     (root / "srv/sk/units/servicekit-x.service").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"servicekit-x\.service.*in the way.*nothing was changed"):
+    with pytest.raises(
+        UserError, match=r"servicekit-x\.service.*not a regular file.*nothing was changed"
+    ):
         install(Tree(str(root)), FIRST, force=True)
 
 
