@@ -43,21 +43,10 @@ def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:
 def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:
     """Work out what `plan` does with so much memory; raise `UserError` where that is not known."""
     from servicekit.models.memory.planning import AVERAGE_LENGTH, plan_memory
-    from servicekit.models.memory.recipe import Recipe
+    from servicekit.models.memory.recipe import recipe_of
 
-    wanted = plan.profile
-    recipe = Recipe(
-        engine=wanted.engine.value,
-        model=wanted.model,
-        engine_version=installed_engine(plan).version(wanted.engine) or "",
-        options=wanted.options,
-        environment=wanted.environment,
-        context_requested=wanted.context.requested,
-        context_minimum=wanted.context.floor,
-        parallel=wanted.context.parallel,
-        gpu=bool(wanted.gpus),
-        drafter=wanted.drafter,
-    )
+    engine = installed_engine(plan)
+    recipe = recipe_of(plan.profile, engine.version(plan.profile.engine) or "")
     return plan_memory(
         recipe,
         gpu_memory_bytes,
@@ -139,12 +128,15 @@ def misfit(profile: str, budget: Budget | None) -> Iterator[str]:
 
 
 def local_model(plan: Plan) -> Path | None:
-    """Find where the model's files are, in its own place or in the hub's cache."""
+    """Find what describes the model on this host: its directory, `config.json` or GGUF file."""
+    from servicekit.models.weights import description, needs
     from servicekit.service.plan import hub_cache
 
-    model = plan.host.model
-    if model.startswith("/"):
-        return Path(model)
+    if plan.host.model.startswith("/"):
+        return Path(plan.host.model)
     cache = Path(hub_cache(plan.profile, plan.host.places))
-    snapshots = cache / f"models--{model.replace('/', '--')}" / "snapshots"
-    return next(iter(sorted(snapshots.glob("*/config.json"))), None)
+    need = next((need for need in needs(plan.profile) if need.role == "model"), None)
+    try:
+        return None if need is None else description(need, cache)
+    except PermissionError:
+        return None

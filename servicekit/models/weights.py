@@ -199,6 +199,24 @@ def lacking(need: Need, cache: Path, root: Path) -> Iterator[Lack]:
         yield Lack(need, why, size, begun)
 
 
+def description(need: Need, cache: Path) -> Path | None:
+    """Return the file in `cache` that describes a model: its first GGUF file or `config.json`.
+
+    `None` where it is not here. Raises `PermissionError` where the cache may not be read.
+    """
+    repository = Repository(cache, need.repo)
+    if need.gguf is None:
+        return repository.find(need.revision, "config.json")
+    here = repository.listing(need.revision)
+    if here is None:
+        return None
+    try:
+        first, *_ = select(need, [file.name for file in here.files])
+    except UserError:
+        return None
+    return repository.snapshot(here.commit) / first
+
+
 def _absent(need: Need, names: Collection[str], snapshot: Path) -> str:
     """Name a file that a complete model has and this one lacks; empty if none."""
     if need.role == "tokenizer":

@@ -59,7 +59,7 @@ class Account:
         return (stat.S_IMODE(found.st_mode) >> shift) & want == want
 
 
-class Need(NamedTuple):
+class RequiredAccess(NamedTuple):
     """A file that a run reads or executes."""
 
     what: str
@@ -88,7 +88,9 @@ def account(name: str) -> Account:
     return Account(name, entry.pw_uid, frozenset(groups), entry.pw_gid)
 
 
-def barriers(needs: Iterable[Need], reader: str | None, hidden: Iterable[Hidden]) -> list[str]:
+def barriers(
+    needs: Iterable[RequiredAccess], reader: str | None, hidden: Iterable[Hidden]
+) -> list[str]:
     """Say what keeps the account `reader` from each of `needs`, decided by modes.
 
     `None` is the account of this process.
@@ -97,7 +99,9 @@ def barriers(needs: Iterable[Need], reader: str | None, hidden: Iterable[Hidden]
     return list(_sentences(needs, reader, tuple(hidden), os.access if who is None else who.may))
 
 
-def proved(needs: Iterable[Need], reader: str | None, hidden: Iterable[Hidden]) -> list[str]:
+def proved(
+    needs: Iterable[RequiredAccess], reader: str | None, hidden: Iterable[Hidden]
+) -> list[str]:
     """As `barriers`, tried with the rights of the account where this process can take them on."""
     wanted, covered = tuple(needs), tuple(hidden)
     who = None if reader is None else account(reader)
@@ -126,7 +130,7 @@ def proved(needs: Iterable[Need], reader: str | None, hidden: Iterable[Hidden]) 
 
 
 def _sentences(
-    needs: Iterable[Need],
+    needs: Iterable[RequiredAccess],
     reader: str | None,
     hidden: tuple[Hidden, ...],
     may: Callable[[Path, int], bool],
@@ -142,7 +146,7 @@ def _sentences(
 
 
 def _first(
-    need: Need,
+    need: RequiredAccess,
     reader: str | None,
     hidden: tuple[Hidden, ...],
     may: Callable[[Path, int], bool],
@@ -223,16 +227,18 @@ def way(path: Path) -> tuple[Path, ...]:
     return tuple(passed)
 
 
-def program(what: str, path: Path, remedy: str = "move it, to /opt say") -> Iterator[Need]:
+def program(
+    what: str, path: Path, remedy: str = "move it, to /opt say"
+) -> Iterator[RequiredAccess]:
     """Name what starting `path` reads: itself, its interpreter, its environment's packages."""
-    yield Need(what, path, EXECUTE, remedy)
+    yield RequiredAccess(what, path, EXECUTE, remedy)
     words = _shebang(path)
     interpreter = Path(os.fsdecode(words[0])) if words else path
     if words and interpreter.is_absolute():
-        yield Need(f"the interpreter of {what}", interpreter, EXECUTE, remedy)
+        yield RequiredAccess(f"the interpreter of {what}", interpreter, EXECUTE, remedy)
     if (interpreter.parent.parent / "pyvenv.cfg").exists():
         for folder in interpreter.parent.parent.glob("lib/python3*/site-packages"):
-            yield Need(f"the packages of {what}", folder, EXECUTE, remedy)
+            yield RequiredAccess(f"the packages of {what}", folder, EXECUTE, remedy)
 
 
 def script_faults(what: str, path: Path) -> Iterator[str]:
@@ -264,25 +270,27 @@ def _shebang(path: Path) -> list[bytes]:
     return [w for w in first[2:].split(b"\n", 1)[0].split(b" ") if w] if first[:2] == b"#!" else []
 
 
-def needs_of(profile: Profile, host: Host, manager: ManagerName) -> Iterator[Need]:
+def needs_of(profile: Profile, host: Host, manager: ManagerName) -> Iterator[RequiredAccess]:
     """Name all that a run of `profile` reads and executes."""
     places = host.places
     yield from program("the program servicekit", Path(host.servicekit[0]), OWN_PLACE)
     own = Path(__file__).parents[1]
-    yield Need("the packages of the program servicekit", own, EXECUTE, OWN_PLACE)
+    yield RequiredAccess("the packages of the program servicekit", own, EXECUTE, OWN_PLACE)
     if host.executable.startswith("/"):
         yield from program("the engine", Path(host.executable))
     for path in (places.wrapper(profile.name), places.plan(profile.name)):
-        yield Need("the installed file", Path(path), READ, "move places.wrappers", place_only=True)
+        yield RequiredAccess(
+            "the installed file", Path(path), READ, "move places.wrappers", place_only=True
+        )
     for what, named in _files(profile, host):
         if _is_there(named):
-            yield Need(what, named)
+            yield RequiredAccess(what, named)
     if manager is ManagerName.SUPERVISOR or places.scope is Scope.USER:
         for name in profile.secrets:
             file = Path(places.secret(profile.name, name))
             if _is_there(file):
                 remedy = f"run `servicekit secret set {profile.name} {name}` again"
-                yield Need(f"the secret {name}", file, READ, remedy)
+                yield RequiredAccess(f"the secret {name}", file, READ, remedy)
 
 
 def _files(profile: Profile, host: Host) -> Iterator[tuple[str, Path]]:

@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from servicekit.engines.commandline import given
 from servicekit.engines.options.parser import Level, Remark
-from servicekit.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
-
-# Options by which an engine serves more than the model declares.
-_LONGER: Final = frozenset(
-    {
-        *("hf-overrides", "json-model-override-args", "override-kv", "rope-scaling", "rope-scale"),
-        *("rope-freq-base", "rope-freq-scale", "yarn-orig-ctx"),
-    }
-)
-_LENGTHS: Final = frozenset({"max-model-len", "context-length"})  # refused beyond that length
-_LONGER_VARIABLES: Final = frozenset(
-    {"VLLM_ALLOW_LONG_MAX_MODEL_LEN", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"}
-)
 
 
 def check_secrets(profile: Profile, places: Places) -> Iterator[Remark]:
@@ -45,33 +33,23 @@ def check_secrets(profile: Profile, places: Places) -> Iterator[Remark]:
 
 
 def check_context(profile: Profile, model: Path | None) -> Iterator[Remark]:
-    """Compare the context that `profile` needs with the length that its model declares.
+    """Report a context above the model's own window, where that can be read without a network.
 
-    `model` is where its files are on this host; `None` where they are not here.
+    `model` is what describes it on this host: its directory, `config.json` or GGUF file.
     """
-    from servicekit.models.memory.sources import find_geometry
+    from servicekit.models.memory.outcome import Fit
+    from servicekit.models.memory.recipe import recipe_of
+    from servicekit.models.memory.sources import find_window
+    from servicekit.models.memory.window import LENGTHS, beyond_window
 
-    if _LONGER & {*profile.options} or _LONGER_VARIABLES & {*profile.environment}:
+    length = LENGTHS.get(profile.engine)
+    window = find_window(profile.model, model)
+    if length is None or window is None or given(profile, *length.extensions) is not None:
         return
-    try:
-        declared = find_geometry(profile.model, model).context
-    except (UserError, OSError):
-        return  # nothing is known of this model; the engine itself will tell
-    for option in _LENGTHS & {*profile.options}:
-        length = profile.options[option]
-        if isinstance(length, int) and declared and length > declared:
-            message = f"{length} tokens are more than the {declared} that the model declares"
-            yield Remark(Level.ERROR, f"options.{option}", message)
-            return
-    context = profile.context
-    if not declared or context.requested <= declared:
-        return
-    if context.floor > declared:
-        message = (
-            f"{context.floor} tokens are needed, and the model declares {declared}: lower "
-            f"context.requested to {declared} and context.minimum to no more than that"
-        )
-        yield Remark(Level.ERROR, "context", message)
-    else:
-        message = f"{context.requested} tokens are more than the {declared} that the model declares"
-        yield Remark(Level.WARNING, "context.requested", message)
+    declared, where = profile.context.requested, "context.requested"
+    if (option := profile.options.get(length.option)) is not None and type(option) is int:
+        declared, where = option, f"options.{length.option}"
+    finding = beyond_window(recipe_of(profile), window, declared)
+    if finding is not None:
+        level = Level.ERROR if finding.verdict is Fit.DOES_NOT_FIT else Level.WARNING
+        yield Remark(level, where, f"{finding.reason}: {', or '.join(finding.levers)}")

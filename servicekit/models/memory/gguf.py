@@ -207,6 +207,12 @@ def geometry_from_header(header: Header, *, checkpoint: str) -> Geometry:
     return _Describer(header, checkpoint).geometry()
 
 
+def window_of_header(header: Header) -> int | None:
+    """Return the context that the model was trained for; `None` where its header does not say."""
+    window = header.metadata.get(f"{header.metadata.get('general.architecture')}.context_length")
+    return window if type(window) is int else None
+
+
 class _Describer:
     """Reads the keys of one architecture, whose names all begin with its own."""
 

@@ -29,6 +29,7 @@ from servicekit.models.memory.outcome import (
     with_free,
 )
 from servicekit.models.memory.units import GIB, ceil_div, counted, gib, product, short
+from servicekit.models.memory.window import beyond_window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,7 +166,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         f"{counted(setting.slots, 'slot')} of {setting.slot_cells:,} tokens; "
         f"{gib(free)} of {where} stay free"
     )
-    findings = _findings(recipe, setting, geometry.context, effective, free)
+    findings = _findings(recipe, setting, geometry.context, free)
     verdict, reason, levers, others = judge(findings, fits)
     return Budget(
         title=f"{recipe.model} on llama.cpp {recipe.engine_version}".rstrip(),
@@ -212,7 +213,7 @@ def _parts(recipe: Recipe, geometry: Geometry, setting: LlamaCppSettings) -> Ite
 
 
 def _findings(
-    recipe: Recipe, setting: LlamaCppSettings, window: int, effective: int, free: int
+    recipe: Recipe, setting: LlamaCppSettings, window: int, free: int
 ) -> Iterator[PlanFinding]:
     levers = tuple(_levers(setting))
     if free < 0:
@@ -222,13 +223,12 @@ def _findings(
     elif free < COMFORT:
         yield PlanFinding(Fit.TIGHT, f"only {gib(free)} stay free", levers)
     wanted = recipe.context_requested
-    if wanted is not None and effective < wanted:
-        if window < wanted:
-            reason = f"the model's own window is {window:,} tokens, not the {wanted:,} requested"
-            lever = f"lower context.requested to {window}"
-        else:
-            reason = f"a request can use {effective:,} tokens, not the {wanted:,} requested"
-            lever = f"raise --ctx-size, which {counted(setting.slots, 'slot')} share"
+    beyond = None if wanted is None else beyond_window(recipe, window, wanted)
+    if beyond is not None:
+        yield beyond
+    elif wanted is not None and setting.slot_cells < wanted:
+        reason = f"a request can use {setting.slot_cells:,} tokens, not the {wanted:,} requested"
+        lever = f"raise --ctx-size, which {counted(setting.slots, 'slot')} share"
         yield PlanFinding(Fit.TIGHT, reason, (lever,))
     if recipe.drafter and setting.drafter is None:
         reason = f'the drafter "{recipe.drafter}" is not known and not counted'

@@ -6,9 +6,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.errors import UserError
+
+if TYPE_CHECKING:
+    from servicekit.profiles.model import Profile
 
 _WHOLE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)\Z")
 _SUFFIXES: Final[Mapping[str, Mapping[str, int]]] = {
@@ -104,3 +107,19 @@ class Recipe:
             if key.startswith(prefix)
         }
         return {**value, **dotted}
+
+
+def recipe_of(profile: Profile, engine_version: str = "") -> Recipe:
+    """Return what a plan needs to know of `profile`."""
+    return Recipe(
+        engine=profile.engine.value,
+        model=profile.model,
+        engine_version=engine_version,
+        options=profile.options,
+        environment=profile.environment,
+        context_requested=profile.context.requested,
+        context_minimum=profile.context.floor,
+        parallel=profile.context.parallel,
+        gpu=bool(profile.gpus),
+        drafter=profile.drafter,
+    )

@@ -283,7 +283,7 @@ def _findings(
     if (obstacle := _obstacle(recipe, setting, sizes)) is not None:
         yield obstacle
         return
-    if (finding := beyond_window(recipe, setting.geometry, setting.declared)) is not None:
+    if (finding := beyond_window(recipe, setting.geometry.context, setting.declared)) is not None:
         yield finding
         return
     relief = _relief_levers(setting, sizes)

@@ -14,7 +14,13 @@ from servicekit import data
 from servicekit.errors import UserError
 from servicekit.host import untrusted
 from servicekit.models.memory.description import geometry_from_config, geometry_from_table
-from servicekit.models.memory.gguf import Header, geometry_from_header, read_header
+from servicekit.models.memory.gguf import (
+    Header,
+    geometry_from_header,
+    read_header,
+    window_of_header,
+)
+from servicekit.models.memory.window import window_of_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -77,10 +83,18 @@ def geometry_from_directory(path: Path) -> Geometry:
     not known.
     """
     config = path / "config.json" if path.is_dir() else path
+    table = _read_config(config)
+    try:
+        weights = sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
+    except OSError as error:
+        raise UserError(f'"{config.parent}" cannot be read: {error.strerror or error}') from None
+    return geometry_from_config(table, checkpoint=path.name, weights=weights or None)
+
+
+def _read_config(config: Path) -> dict[str, Any]:
     try:
         with os.fdopen(untrusted.open_linked(config), "rb") as stream:
             text = stream.read(LARGEST_CONFIG + 1)
-        weights = sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
     except OSError as error:
         raise UserError(f'"{config}" cannot be read: {error.strerror or error}') from None
     if len(text) > LARGEST_CONFIG:
@@ -93,7 +107,27 @@ def geometry_from_directory(path: Path) -> Geometry:
         raise UserError(f'"{config}" is not JSON') from None
     if not isinstance(table, dict):
         raise UserError(f'"{config}" is not a table')
-    return geometry_from_config(table, checkpoint=path.name, weights=weights or None)
+    return table
+
+
+def find_window(checkpoint: str, path: Path | None = None) -> int | None:
+    """Return the window of `checkpoint` in tokens; `None` where it cannot be read on this host.
+
+    Needs less than `find_geometry`: the window stands in every configuration and every header.
+    """
+    if (known := known_geometry(checkpoint)) is not None:
+        return known.context
+    if path is None:
+        return None
+    try:
+        if path.suffix == ".gguf":
+            return window_of_header(_header(path))
+        config = _read_config(path / "config.json" if path.is_dir() else path)
+    except UserError:
+        return None
+    text = config.get("text_config", config)
+    declared = text.get("max_position_embeddings") if isinstance(text, dict) else None
+    return window_of_config(text, declared) if type(declared) is int else None
 
 
 def find_geometry(checkpoint: str, path: Path | None = None) -> Geometry:

