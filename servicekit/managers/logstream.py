@@ -25,29 +25,26 @@ def log_of(manager: Manager, unit: str, query: LogQuery) -> Iterator[Iterable[by
     """Open all lines of a service's log that match `query`, bare and oldest first."""
     by_journal = manager.name is ManagerName.SYSTEMD
     wanted = replace(query if by_journal else LogQuery(), lines=None, bare=True)
-    command = manager.log_command(unit, wanted)
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
-    with process:
-        lines: Iterable[bytes] = process.stdout or ()
+    with _output(manager.log_command(unit, wanted), stderr=subprocess.DEVNULL) as lines:
         yield lines if by_journal else matching(lines, query, datetime.now().astimezone())
-        process.terminate()
 
 
 def shown(manager: Manager, unit: str, query: LogQuery) -> Iterator[str]:
     """Yield the lines of a plain log file as they come, fit for a terminal."""
-    command = manager.log_command(unit, query)
+    with _output(manager.log_command(unit, query)) as lines:
+        for line in lines:
+            yield plain(line.decode(errors="replace").rstrip("\n"))
+
+
+@contextmanager
+def _output(command: tuple[str, ...], *, stderr: int | None = None) -> Iterator[Iterable[bytes]]:
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
     except OSError as error:
         reason = (error.strerror or "").lower()
         raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
     with process:
         try:
-            for line in process.stdout or ():
-                yield plain(line.decode(errors="replace").rstrip("\n"))
+            yield process.stdout or ()
         finally:
             process.terminate()

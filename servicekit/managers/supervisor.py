@@ -42,6 +42,7 @@ CANT_REREAD: Final = 92
 
 _WAIT: Final = False  # do not hold the connection while a stop takes its time
 
+# Supervisor's states in systemd's terms; for EXITED the exit code decides.
 STATES: Final = {
     "STOPPED": "inactive",
     "STARTING": "activating",
@@ -51,7 +52,6 @@ STATES: Final = {
     "FATAL": "failed",
     "UNKNOWN": "failed",
 }
-"""Supervisor's states in systemd's terms; for EXITED the exit code decides."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -92,6 +92,8 @@ class _Transport(xmlrpc.client.Transport):
 class Supervisor:
     """The supervisord at `unix://USER:PASSWORD@/PATH` or `http://USER:PASSWORD@127.0.0.1:PORT`."""
 
+    name: Final = ManagerName.SUPERVISOR
+
     def __init__(self, places: Places, url: str) -> None:
         self._places = places
         parts = urlsplit(url)
@@ -110,11 +112,6 @@ class Supervisor:
             )
         self._server = xmlrpc.client.ServerProxy(server, transport=transport)
 
-    @property
-    def name(self) -> ManagerName:
-        """Which manager."""
-        return ManagerName.SUPERVISOR
-
     def version(self) -> str:
         return str(self._call("getSupervisorVersion"))
 
@@ -132,7 +129,14 @@ class Supervisor:
 
     def start(self, unit: str) -> None:
         """Start with the present configuration."""
-        self._load(unit)
+        added, changed, _ = self._differences()
+        if unit in changed:
+            self.stop(unit, limit=ANSWER_LIMIT)
+            self._call("removeProcessGroup", unit)
+        if unit in added or unit in changed:
+            self._call("addProcessGroup", unit, unless=frozenset({ALREADY_ADDED}))
+        elif not self._look(unit).loaded:
+            raise self._not_included()
         self._call("startProcess", unit, _WAIT, unless=frozenset({ALREADY_STARTED}))
 
     def stop(self, unit: str, *, limit: float) -> None:
@@ -162,17 +166,6 @@ class Supervisor:
         # By name: Supervisor rotates the file.
         follow = ("--follow=name", "--retry") if query.follow else ()
         return ("tail", f"--lines={lines}", *follow, path)
-
-    def _load(self, unit: str) -> None:
-        """Load the program's present configuration into supervisord."""
-        added, changed, _ = self._differences()
-        if unit in changed:
-            self.stop(unit, limit=ANSWER_LIMIT)
-            self._call("removeProcessGroup", unit)
-        if unit in added or unit in changed:
-            self._call("addProcessGroup", unit, unless=frozenset({ALREADY_ADDED}))
-        elif not self._look(unit).loaded:
-            raise self._not_included()
 
     def _not_included(self) -> UserError:
         return UserError(

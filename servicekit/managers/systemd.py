@@ -19,18 +19,9 @@ if TYPE_CHECKING:
 # seconds for any command but a stop; `daemon-reload` on a busy host takes some
 ANSWER_LIMIT: Final = 60.0
 PROPERTIES: Final = (
-    "Id",
-    "LoadState",
-    "ActiveState",
-    "Job",
-    "MainPID",
-    "StatusText",
-    "NRestarts",
-    "InvocationID",
-    "UnitFileState",
-    "ExecMainStatus",
+    "LoadState,ActiveState,Job,MainPID,StatusText,NRestarts,InvocationID,UnitFileState,"
+    "ExecMainStatus"
 )
-SYSTEMD: Final = "SYSLOG_IDENTIFIER=systemd"
 
 _DENIED: Final = ("authentication required", "Access denied", "Permission denied")
 _NO_BUS: Final = ("Failed to connect to bus", "No medium found")
@@ -39,14 +30,11 @@ _NO_BUS: Final = ("Failed to connect to bus", "No medium found")
 class Systemd:
     """The system manager or, for the places of a user, the user manager."""
 
+    name: Final = ManagerName.SYSTEMD
+
     def __init__(self, places: Places) -> None:
         self._places = places
         self._scope = ("--user",) if places.scope is Scope.USER else ()
-
-    @property
-    def name(self) -> ManagerName:
-        """Which manager."""
-        return ManagerName.SYSTEMD
 
     def version(self) -> int:
         """Return systemd's version; 0 where it cannot be parsed."""
@@ -74,7 +62,7 @@ class Systemd:
         if not units:
             return {}
         names = [f"{unit}.service" for unit in units]
-        text = self._order("show", f"--property={','.join(PROPERTIES)}", *names)
+        text = self._order("show", f"--property={PROPERTIES}", *names)
         # An empty line separates units.
         return dict(zip(units, map(_seen, text.strip("\n").split("\n\n")), strict=True))
 
