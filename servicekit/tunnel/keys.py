@@ -28,7 +28,10 @@ def make(comment: str) -> KeyPair:
     """Make a new pair without a passphrase."""
     with tempfile.TemporaryDirectory(prefix="servicekit-") as folder:
         file = Path(folder, "key")
-        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(file))
+        done = _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(file))
+        if done.failed:
+            reason = printable(done.stderr.strip() or "no reason given")
+            raise UserError(f'"ssh-keygen": {reason}')
         return KeyPair(file.read_text(), file.with_suffix(".pub").read_text())
 
 
@@ -40,7 +43,7 @@ def read(identity: Path) -> KeyPair:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise UserError(f'key "{identity}" cannot be read: {reason.lower()}') from None
     # An empty passphrase opens a key that has none. An absolute path is never an option.
-    done = _try("ssh-keygen", "-y", "-P", "", "-f", str(identity.absolute()))
+    done = _run("ssh-keygen", "-y", "-P", "", "-f", str(identity.absolute()))
     if done.failed:
         lines = done.stderr.strip().splitlines() or ["ssh-keygen gave no reason"]
         reason = printable(lines[-1]).removeprefix(f'Load key "{identity.absolute()}": ')
@@ -53,7 +56,7 @@ def read(identity: Path) -> KeyPair:
 
 def scan(host: str, port: int) -> tuple[HostKey, ...]:
     """Ask a server for its host keys; raise `UserError` where it has none."""
-    done = _try("ssh-keyscan", "-T", str(SCAN_LIMIT), "-p", str(port), "--", host)
+    done = _run("ssh-keyscan", "-T", str(SCAN_LIMIT), "-p", str(port), "--", host)
     keys = host_keys(done.stdout)
     if not keys:
         # Lines with "#" are the server's greeting.
@@ -66,14 +69,7 @@ def scan(host: str, port: int) -> tuple[HostKey, ...]:
     return keys
 
 
-def _run(*command: str) -> str:
-    done = _try(*command)
-    if done.failed:
-        raise UserError(f'"{command[0]}": {printable(done.stderr.strip() or "no reason given")}')
-    return done.stdout
-
-
-def _try(*command: str) -> Finished:
+def _run(*command: str) -> Finished:
     try:
         return run(command, limit=LIMIT)
     except NotRunError as error:

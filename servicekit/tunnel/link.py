@@ -27,7 +27,7 @@ class Link:
     def __init__(
         self, child: Child, output: asyncio.StreamReader, pipe: asyncio.BaseTransport
     ) -> None:
-        self._child = child
+        self.child = child
         self._output = output
         self._pipe = pipe
 
@@ -51,16 +51,6 @@ class Link:
         )
         return cls(child, output, pipe)
 
-    @property
-    def pid(self) -> int:
-        """Pid of ssh."""
-        return self._child.pid
-
-    @property
-    def started(self) -> int:
-        """Start time of ssh in clock ticks since boot."""
-        return self._child.started
-
     async def lines(self) -> AsyncIterator[str]:
         while True:
             try:
@@ -75,22 +65,22 @@ class Link:
 
     async def ended(self) -> ExitStatus:
         loop, dead = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._child.pidfd, dead.set)
+        loop.add_reader(self.child.pidfd, dead.set)
         try:
-            while (status := self._child.poll()) is None:
+            while (status := self.child.poll()) is None:
                 await dead.wait()
         finally:
-            loop.remove_reader(self._child.pidfd)
+            loop.remove_reader(self.child.pidfd)
         return status
 
     async def stop(self) -> None:
         """Stop ssh, by SIGKILL if needed, and close its pipe."""
-        self._child.send(signal.SIGTERM)
+        self.child.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(GRACE):
                 await self.ended()
         except TimeoutError:
-            self._child.send(signal.SIGKILL)
+            self.child.send(signal.SIGKILL)
             await self.ended()
-        self._child.close()
+        self.child.close()
         self._pipe.close()

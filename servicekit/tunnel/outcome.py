@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import ExitCode
 from servicekit.text import printable
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
     from servicekit.tunnel.values import Tunnel
 
-# characters; the server wrote some of these lines
-LONGEST_LINE: Final = 300
+LONGEST_LINE: Final = 300  # characters; the server wrote some of these lines
 
 
 class TunnelCause(StrEnum):
@@ -37,18 +36,6 @@ class TunnelCause(StrEnum):
     UNKNOWN = "unknown"
 
 
-FINAL: Final = frozenset(
-    {
-        TunnelCause.HOST_KEY,
-        TunnelCause.DENIED,
-        TunnelCause.KEY,
-        TunnelCause.REFUSED,
-        TunnelCause.SSH,
-    }
-)
-"""A retry does not help: somebody must change something on one of the two hosts."""
-
-
 @dataclass(frozen=True, slots=True)
 class TunnelFault:
     """Why a tunnel is not up, and what helps."""
@@ -59,23 +46,18 @@ class TunnelFault:
 
     @property
     def code(self) -> ExitCode:
-        return ExitCode.CONFIG if self.cause in FINAL else ExitCode.TEMPFAIL
+        return ExitCode.CONFIG if self.cause in _FINAL else ExitCode.TEMPFAIL
 
 
-class _Rule(NamedTuple):
-    cause: TunnelCause
-    pattern: re.Pattern[str]
-
-
-def _rule(cause: TunnelCause, *patterns: str) -> _Rule:
-    return _Rule(cause, re.compile("|".join(patterns)))
+def _any_of(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns))
 
 
 _DEBUG: Final = "debug1: "
+# Noise of this log level.
 _CHATTER: Final = re.compile(
     r"debug\d: |Authenticated to |Transferred: |Bytes per second: |@@@|\s*$"
 )
-"""Noise of this log level."""
 _SERVER_KEY: Final = re.compile(r"debug1: Server host key: \S+ (SHA256:\S+)$")
 _REVERSE_UP: Final = re.compile(r"debug1: remote forward success for: ")
 _SESSION: Final = "debug1: Entering interactive session."
@@ -86,31 +68,29 @@ _REVERSE_FAILED: Final = re.compile(r"Error: remote port forwarding failed for l
 _LOCAL_TAKEN: Final = re.compile(r"bind \[[^]]*\]:\d+: Address already in use")
 _UNANSWERED: Final = re.compile(r"Timeout, server .* not responding")
 
-_RULES: Final = (
-    _rule(
-        TunnelCause.HOST_KEY,
+# A retry does not help: somebody must change something on one of the two hosts.
+_FINAL: Final = {
+    TunnelCause.HOST_KEY: _any_of(
         r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!",
         r"No \S+ host key is known for ",
         r"Host key verification failed",
     ),
-    _rule(
-        TunnelCause.KEY, r"Load key ", r"no such identity: ", r"Permissions \d+ for .* are too open"
+    TunnelCause.KEY: _any_of(
+        r"Load key ", r"no such identity: ", r"Permissions \d+ for .* are too open"
     ),
-    _rule(
-        TunnelCause.DENIED,
+    TunnelCause.DENIED: _any_of(
         r"\S+@\S+: Permission denied \(",
         r"Received disconnect from .*: Too many authentication failures",
     ),
-    _rule(TunnelCause.REFUSED, r"channel \d+: open failed: administratively prohibited"),
-    _rule(
-        TunnelCause.SSH,
+    TunnelCause.REFUSED: _any_of(r"channel \d+: open failed: administratively prohibited"),
+    TunnelCause.SSH: _any_of(
         r"command-line:? line \d+: ",
         r"Unable to negotiate with ",
         r"No user exists for uid ",
     ),
-)
-_CUT: Final = _rule(
-    TunnelCause.LOST,
+}
+# Network or server faults: unreachable before the tunnel is up, lost afterwards.
+_CUT: Final = _any_of(
     r"ssh: connect to host ",
     r"ssh: Could not resolve hostname ",
     r"Connection to \S+ (?:closed|port \d+ timed out)",
@@ -122,7 +102,6 @@ _CUT: Final = _rule(
     r"Timeout, server ",
     r"Received disconnect from ",
 )
-"""Network or server faults: unreachable before the tunnel is up, lost afterwards."""
 
 
 class SshOutput:
@@ -172,10 +151,10 @@ class SshOutput:
             return self._refusal() if self._refused else self._taken(self._tunnel.host)
         if _LOCAL_TAKEN.match(line):
             return self._taken("this host")
-        for cause, pattern in _RULES:
+        for cause, pattern in _FINAL.items():
             if pattern.match(line):
                 return self._final(cause, line)
-        return self._cut(line) if _CUT.pattern.match(line) else None
+        return self._cut(line) if _CUT.match(line) else None
 
     def _final(self, cause: TunnelCause, line: str) -> TunnelFault:
         tunnel = self._tunnel

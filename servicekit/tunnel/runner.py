@@ -154,8 +154,9 @@ class TunnelRun:
                 TunnelCause.SSH, f"cannot start ssh: {reason}", "install the OpenSSH client"
             )
         self._notifier.status(f"connecting to {tunnel.to}")
+        ssh = link.child
         connecting = replace(self._state, phase=CONNECTING)
-        self._publish(replace(connecting, ssh_pid=link.pid, ssh_started=link.started))
+        self._publish(replace(connecting, ssh_pid=ssh.pid, ssh_started=ssh.started))
         try:
             return await self._listen(link, SshOutput(tunnel))
         except TimeoutError:
@@ -179,8 +180,7 @@ class TunnelRun:
     async def _become_up(self) -> None:
         tunnel = self._tunnel
         self._up_since = time.monotonic()
-        up = replace(self._state, phase=UP, faults=0, cause=None, why="", remedy="")
-        self._publish(up)
+        self._publish(replace(self._state, phase=UP, faults=0, cause=None, why="", remedy=""))
         self._notifier.ready(f"up: {tunnel.way}")
         self._events.event(f"up: {tunnel.way}", Priority.NOTICE, state=UP)
         if not tunnel.reverse:

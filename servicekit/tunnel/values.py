@@ -39,8 +39,7 @@ KNOWN_HOSTS: Final = "known_hosts"
 UNPRIVILEGED: Final = 1024
 LAST_PORT: Final = 65535
 LONGEST_HOST: Final = 253  # characters of a host's name in the DNS
-# seconds for the login after the connection, forwarding included; ssh has no limit
-LOGIN_WITHIN: Final = 20
+LOGIN_WITHIN: Final = 20  # seconds for login and forwarding, for which ssh has no limit
 
 NAME_WORDS: Final = "a name has up to 48 of a-z, 0-9 and, after the first, dashes"
 
@@ -213,11 +212,11 @@ class Tunnel:
         return f"{','.join((*allowed, *bounds))} {public_key.strip()}"
 
 
+# For sshd_config on the server of a reverse tunnel.
 SERVER_ADVICE: Final = """\
 # Without these, a frozen connection keeps its port on the server for hours.
 ClientAliveInterval 15
 ClientAliveCountMax 3"""
-"""For sshd_config on the server of a reverse tunnel."""
 
 
 def label(name: str) -> str:

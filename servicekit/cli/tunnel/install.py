@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -101,14 +101,14 @@ def install(
     asked = {"to": to, "local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
     tunnel = _wanted(name, asked, earlier)
     service = TunnelService(opened, name, opened.manager(manager))
-    pins = _Pins(tunnel, _pinned(opened, tree, tunnel, earlier), fingerprint)
+    pinned = _pinned(opened, tree, tunnel, earlier)
     files = TunnelFiles(
         tunnel=tunnel,
         places=opened.places,
         manager=service.manager.name,
         command=(*opened.command(), "tunnel", "run", name),
         pair=_pair(opened, tree, name, identity),
-        pinned=pins.resolve(again=force, ask=not dry_run),
+        pinned=_confirmed(tunnel, pinned, fingerprint, again=force, ask=not dry_run),
     )
     if dry_run:
         tell_changes(propose(files, tree, force=force).changes, diffs=True)
@@ -233,52 +233,52 @@ def _pinned(
     return installed_pins(tree, opened.places, tunnel.name)
 
 
-class _Pins(NamedTuple):
-    """Which host keys of the server are to be pinned."""
+def _confirmed(
+    tunnel: Tunnel,
+    pinned: tuple[HostKey, ...],
+    fingerprint: str | None,
+    *,
+    again: bool,
+    ask: bool,
+) -> tuple[HostKey, ...]:
+    """Return the pinned keys, or those that the server shows and somebody confirmed."""
+    from servicekit.tunnel import keys
+    from servicekit.tunnel.values import checked_fingerprint, matching
 
-    tunnel: Tunnel
-    pinned: tuple[HostKey, ...]
-    fingerprint: str | None
+    wanted = None if fingerprint is None else checked_fingerprint(fingerprint)
+    known = wanted is None or wanted in {key.fingerprint for key in pinned}
+    if pinned and known and not again:
+        return pinned
+    shown = keys.scan(tunnel.host, tunnel.ssh_port)
+    if wanted is not None:
+        return matching(shown, wanted, tunnel.host)
+    if set(shown) != set(pinned) and ask:
+        _confirm(tunnel.host, shown, pinned)
+    return shown
 
-    def resolve(self, *, again: bool, ask: bool) -> tuple[HostKey, ...]:
-        """Return the pinned keys, or those that the server shows and somebody confirmed."""
-        from servicekit.tunnel import keys
-        from servicekit.tunnel.values import checked_fingerprint, matching
 
-        wanted = None if self.fingerprint is None else checked_fingerprint(self.fingerprint)
-        known = wanted is None or wanted in {key.fingerprint for key in self.pinned}
-        if self.pinned and known and not again:
-            return self.pinned
-        shown = keys.scan(self.tunnel.host, self.tunnel.ssh_port)
-        if wanted is not None:
-            return matching(shown, wanted, self.tunnel.host)
-        if set(shown) != set(self.pinned) and ask:
-            self._confirm(shown)
-        return shown
+def _confirm(host: str, shown: Sequence[HostKey], pinned: Sequence[HostKey]) -> None:
+    from servicekit.errors import UserError
 
-    def _confirm(self, shown: Sequence[HostKey]) -> None:
-        from servicekit.errors import UserError
-
-        host = self.tunnel.host
-        if not sys.stdin.isatty():
-            prints = ", ".join(f"{key.fingerprint} ({key.type})" for key in shown)
-            raise UserError(
-                f'the host key of "{host}" is not confirmed: it shows {prints}',
-                hint="compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
-                "then name the right one with --fingerprint",
-            )
-        if self.pinned:
-            before = ", ".join(key.fingerprint for key in self.pinned)
-            warn(f"the host key of {host} has changed; the pinned one was {before}")
-        typer.echo(f"{host} shows these host keys:")
-        for key in shown:
-            typer.echo(f"  {key.fingerprint}  {key.type}")
-        typer.echo("Compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`.")
-        if not typer.confirm("Are these the server's keys?"):
-            raise UserError(
-                "the host key was not confirmed; nothing was changed",
-                hint="name the right one with --fingerprint",
-            )
+    if not sys.stdin.isatty():
+        prints = ", ".join(f"{key.fingerprint} ({key.type})" for key in shown)
+        raise UserError(
+            f'the host key of "{host}" is not confirmed: it shows {prints}',
+            hint="compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
+            "then name the right one with --fingerprint",
+        )
+    if pinned:
+        before = ", ".join(key.fingerprint for key in pinned)
+        warn(f"the host key of {host} has changed; the pinned one was {before}")
+    typer.echo(f"{host} shows these host keys:")
+    for key in shown:
+        typer.echo(f"  {key.fingerprint}  {key.type}")
+    typer.echo("Compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`.")
+    if not typer.confirm("Are these the server's keys?"):
+        raise UserError(
+            "the host key was not confirmed; nothing was changed",
+            hint="name the right one with --fingerprint",
+        )
 
 
 def _print_server_steps(tunnel: Tunnel, pair: KeyPair) -> None:

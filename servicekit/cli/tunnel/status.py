@@ -42,21 +42,24 @@ def status(
 
     With NAME, the exit code is 1 unless it is up. --json prints one object, or a list without NAME.
     """  # noqa: D301 - the character itself keeps the lines apart
+    import asyncio
+
     from servicekit.tunnel.status import TunnelStatus
 
     opened = session(ctx, user=user)
+    chosen = installed(opened).values() if name is None else [manifest_of(opened, name)]
+    reports = asyncio.run(_look(opened, list(chosen), deep=deep))
     if name is not None:
-        report = _reports(opened, [manifest_of(opened, name)], deep=deep)[0]
+        report = reports[0]
         if json:
             as_json(report.as_json())
         else:
             _show(report)
         raise typer.Exit(0 if report.state is TunnelStatus.UP else 1)
-    every = _reports(opened, list(installed(opened).values()), deep=deep)
     if json:
-        as_json([report.as_json() for report in every])
-    elif every:
-        table(("TUNNEL", "STATE", "BOOT", "WHY"), [_row(report) for report in every])
+        as_json([report.as_json() for report in reports])
+    elif reports:
+        table(("TUNNEL", "STATE", "BOOT", "WHY"), [_row(report) for report in reports])
     else:
         _note_none()
 
@@ -85,14 +88,8 @@ def _note_none() -> None:
     note("no tunnel is installed; see `servicekit tunnel install NAME --to USER@HOST`")
 
 
-def _reports(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
-    """Test all chosen tunnels at once."""
-    import asyncio
-
-    return asyncio.run(_look(opened, chosen, deep=deep))
-
-
 async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
+    """Test all chosen tunnels at once."""
     import asyncio
     from dataclasses import replace
 
