@@ -53,8 +53,7 @@ class Examination:
     def verdict(self) -> CheckStatus:
         """The worst result: `ok`, `warn` or `fail`."""
         order = (CheckStatus.FAIL, CheckStatus.WARN)
-        results = {check.verdict for check in self.checks}
-        return next((verdict for verdict in order if verdict in results), CheckStatus.OK)
+        return next((verdict for verdict in order if self.counts[verdict]), CheckStatus.OK)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -64,13 +63,8 @@ class Examination:
     @property
     def summary(self) -> str:
         counts = self.counts
-        parts = (
-            (counts["fail"], "failed"),
-            (counts["warn"], "warned"),
-            (counts["ok"], "ok"),
-            (counts["skip"], "skipped"),
-        )
-        return ", ".join(f"{count} {word}" for count, word in parts if count)
+        words = {"fail": "failed", "warn": "warned", "ok": "ok", "skip": "skipped"}
+        return ", ".join(f"{counts[key]} {word}" for key, word in words.items() if counts[key])
 
     def as_json(self) -> dict[str, Any]:
         return {

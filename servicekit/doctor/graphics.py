@@ -6,22 +6,22 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.answer import Answer, Checks, fail, ok, seen, skip, warn
-from servicekit.doctor.view import Driver, HostView, Unseen
+from servicekit.doctor.view import DRIVER_NODES, Driver, HostView, Unseen
 from servicekit.host.facts import GpuView
 from servicekit.host.xid import Recovery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from servicekit.host.gpu import Device, GpuReading
+    from servicekit.host.facts import Process
+    from servicekit.host.gpu import Device
     from servicekit.host.xid import Xid
 
 GROUP: Final = "GPU"
 CHECKS: Final = Checks[HostView]()
 
-# Without the last one CUDA finds no GPU, and some engines silently run on the CPU.
-NODES: Final = ("nvidiactl", "nvidia0", "nvidia-uvm")
 WORTH_TELLING: Final = 1024  # MiB; a desktop usually uses less
+GRAVITY: Final = (Recovery.NONE, Recovery.RESTART_APP, Recovery.RESET, Recovery.REBOOT)
 
 
 @CHECKS.add("driver", "driver")
@@ -52,7 +52,7 @@ def driver(host: HostView) -> Answer:
 
 
 def _nodes(driver: Driver, account: str) -> Answer:
-    absent = [f"/dev/{node}" for node in NODES if node not in driver.nodes]
+    absent = [f"/dev/{node}" for node in DRIVER_NODES if node not in driver.nodes]
     if absent:
         return fail(
             f"driver {driver.module} is loaded, but {' and '.join(absent)} is missing",
@@ -100,11 +100,10 @@ def visible(host: HostView) -> Answer:
 @CHECKS.add("gpu-memory", "GPU memory")
 def free(host: HostView) -> Answer:
     """Only servicekit's own services use GPU memory."""
-    look = seen(_present(host.gpu))
-    held = seen(host.held)
-    by_gpu = {each.gpu: each.by for each in held}
+    devices = _devices(host)
+    by_gpu = {each.gpu: each.by for each in seen(host.held)}
     lines, foreign_names = [], []
-    for index, device in enumerate(look.devices):
+    for index, device in enumerate(devices):
         holders = by_gpu.get(device.uuid, ())
         foreign = [process for process, profile in holders if profile is None]
         if foreign and _mib(device, foreign) > WORTH_TELLING:
@@ -118,11 +117,10 @@ def free(host: HostView) -> Answer:
     return ok("; ".join(lines))
 
 
-def _mib(device: Device, holders: Iterable[object]) -> int:
+def _mib(device: Device, holders: Sequence[Process]) -> int:
     """Add up what `holders` use; where the driver does not report it, the GPU's total use."""
-    amounts = [getattr(process, "mib", None) for process in holders]
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known) if len(known) == len(amounts) else device.used or 0
+    known = [process.mib for process in holders if process.mib is not None]
+    return sum(known) if len(known) == len(holders) else device.used or 0
 
 
 def _memory(device: Device, profiles: Iterable[str]) -> str:
@@ -138,15 +136,15 @@ def persistence(host: HostView) -> Answer:
     """The driver stays initialised while no process uses the GPU."""
     if host.wsl is not None:
         return skip("under WSL the driver belongs to Windows")
-    look = seen(_present(host.gpu))
-    off = [device.name for device in look.devices if device.persistence is False]
+    devices = _devices(host)
+    off = [device.name for device in devices if device.persistence is False]
     if off:
         return warn(
             f"persistence mode is off for {', '.join(dict.fromkeys(off))}: the driver "
             "unloads without a process, and every start initialises it again",
             "`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1` at every boot",
         )
-    if any(device.persistence for device in look.devices):
+    if any(device.persistence for device in devices):
         return ok("on")
     return skip("this driver has no persistence mode")
 
@@ -165,7 +163,7 @@ def xids(host: HostView) -> Answer:
     reach = "since boot" if xids.whole else "in what is left of the kernel log"
     if not xids.seen:
         return ok(f"none {reach}")
-    worst = max(xids.seen, key=lambda xid: _GRAVITY[xid.recovery])
+    worst = max(xids.seen, key=lambda xid: GRAVITY.index(xid.recovery))
     said = f"{', '.join(_counted(xids.seen))} {reach}"
     if worst.recovery in {Recovery.RESET, Recovery.REBOOT}:
         return fail(said, f"{worst.recovery} for Xid {worst.code}, unless already done")
@@ -174,23 +172,13 @@ def xids(host: HostView) -> Answer:
     return ok(f"{said}; harmless")
 
 
-_GRAVITY: Final = {
-    recovery: gravity
-    for gravity, recovery in enumerate(
-        (Recovery.NONE, Recovery.RESTART_APP, Recovery.RESET, Recovery.REBOOT)
-    )
-}
-
-
 def _counted(seen: Iterable[Xid]) -> Iterator[str]:
     for (code, gpu), count in Counter((xid.code, xid.gpu) for xid in seen).items():
         times = f"{count} times " if count > 1 else ""
         yield f"Xid {code} {times}on {gpu}"
 
 
-def _present(look: GpuReading | Unseen) -> GpuReading | Unseen:
-    if isinstance(look, Unseen):
-        return look
-    if look.view is GpuView.PRESENT and look.devices:
-        return look
-    return Unseen("no GPU is available")
+def _devices(host: HostView) -> tuple[Device, ...]:
+    reading = seen(host.gpu)
+    present = reading.view is GpuView.PRESENT and reading.devices
+    return seen(present or Unseen("no GPU is available"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
+import re
 import stat
 import time
 from contextlib import suppress
@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 ANSWER_LIMIT: Final = 5.0  # seconds for one program of the host
 # How engines, and the libraries that they use, name their shared memory.
-ENGINES_FILES: Final = (
-    *("sgl_shm*", "sglang*", "vllm*", "psm_*"),
-    *("torch_*", "nccl-*", "cuda.shm.*"),
-)
-NODES: Final = ("nvidiactl", "nvidia0", "nvidia-uvm")
+ENGINES_FILES: Final = re.compile(r"sgl_shm|sglang|vllm|psm_|torch_|nccl-|cuda\.shm\.")
 # Where systemd looks for its configuration, the strongest first.
 CONFIGURATION: Final = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 CONTAINERS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -146,7 +142,7 @@ async def driver() -> view.Driver:
 
 
 def _parts(library: str) -> view.Driver:
-    nodes = [node for node in NODES if Path("/dev", node).exists()]
+    nodes = [node for node in view.DRIVER_NODES if Path("/dev", node).exists()]
     return view.Driver(
         module=text_of("/sys/module/nvidia/version").strip() or None,
         library=texts.version_behind(os.path.realpath(library)),
@@ -261,11 +257,7 @@ async def clock(
 
 def shared(*, root: bool) -> tuple[view.SharedFile, ...]:
     """List the engines' files in shared memory, and whether a process uses them."""
-    entries = [
-        entry
-        for entry in sorted(Path(DIRECTORY).iterdir())
-        if any(fnmatch.fnmatch(entry.name, pattern) for pattern in ENGINES_FILES)
-    ]
+    entries = [path for path in sorted(Path(DIRECTORY).iterdir()) if ENGINES_FILES.match(path.name)]
     used = used_by(procfs.pids(), procfs.ProcessReader()) if entries else {}
     files = []
     for entry in entries:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 GROUP: Final = "machine"
 CHECKS: Final = Checks[HostView]()
 
-STEP: Final = 5.0
-"""Seconds; a smaller step of the wall clock is normal NTP correction."""
+STEP: Final = 5.0  # seconds; a smaller step of the wall clock is normal NTP correction
 NAMED: Final = 3  # files that are listed by name
 
 

@@ -27,10 +27,8 @@ OF_WINDOWS: Final = frozenset({"9p", "drvfs", "virtiofs"})
 REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"})
 
 GIB: Final = 1 << 30
-# bytes for the caches of an engine's compilers, generously
-CACHES: Final = 5 * GIB
+CACHES: Final = 5 * GIB  # bytes for the caches of an engine's compilers, generously
 LEAST: Final = 1 * GIB  # bytes; with less, a start is likely to fill the disk
-
 
 CHECKS: Final = Checks[ProfileView]()
 
@@ -81,12 +79,9 @@ def options(subject: ProfileView) -> Answer:
     more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
     says = fail if first.level is Level.ERROR else warn
     return says(
-        f"{here}: {first.where}: {first.message}{more}", f"see `servicekit check {_name(subject)}`"
+        f"{here}: {first.where}: {first.message}{more}",
+        f"see `servicekit check {subject.profile.name}`",
     )
-
-
-def _name(subject: ProfileView) -> str:
-    return subject.profile.name
 
 
 @CHECKS.add("gpus", "its GPU")
@@ -110,7 +105,7 @@ def gpu(subject: ProfileView) -> Answer:
     if subject.plan.host.uuids not in {(), here}:
         return fail(
             f"GPU {', '.join(wanted)} has changed since the install",
-            f"run `servicekit install {_name(subject)}`",
+            f"run `servicekit install {subject.profile.name}`",
         )
     least = subject.profile.watch.vram_minimum
     for name, device in devices.items():
@@ -259,9 +254,11 @@ def interruptions(subject: ProfileView) -> Answer:
     interruptions = seen(subject.interruptions)
     if not interruptions:
         return ok("the host cut off no run recently")
-    counts = interruptions.items()
-    worst = max(counts, key=lambda item: item[1])[0]
-    counted = ", ".join(f"{cause.value} {_times(count)}" for cause, count in counts)
+    worst = max(interruptions, key=lambda cause: interruptions[cause])
+    counted = ", ".join(
+        f"{cause.value} {'once' if count == 1 else f'{count} times'}"
+        for cause, count in interruptions.items()
+    )
     return warn(f"runs were cut off: {counted}", worst.remedies[0])
 
 
@@ -272,10 +269,6 @@ def reporting(subject: ProfileView) -> Answer:
     if not bug:
         return ok("no bug in its last run")
     return warn(bug, "the engine is not affected; report this line as a bug of servicekit")
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def group_of(name: str) -> str:

@@ -13,21 +13,15 @@ GROUP: Final = "services"
 CHECKS: Final = Checks[HostView]()
 
 OLDEST_SYSTEMD: Final = 247  # the first that hands credentials over (`LoadCredential=`)
-# The first for Python 3; older ones are untested.
-OLDEST_SUPERVISOR: Final = 4
-FEATURES: Final = (
-    (254, "RestartSteps="),
-    (258, "RESTART_RESET=1"),
-)
-"""Restart features of newer systemd versions. servicekit's own hold-off needs neither."""
+OLDEST_SUPERVISOR: Final = 4  # the first for Python 3; older ones are untested
+# Restart features of newer systemd versions. servicekit's own hold-off needs neither.
+FEATURES: Final = ((254, "RestartSteps="), (258, "RESTART_RESET=1"))
+# Its logind may stop a lingering user's systemd at the last logout; fixed in 256.3
+# (systemd#43361).
 LINGER_FAULT: Final = 255
-"""Its logind may stop a lingering user's systemd at the last logout; fixed in 256.3
-(systemd#43361)."""
 
-# bytes; a smaller journal loses a service's last start within days
-SMALL_JOURNAL: Final = 100 << 20
-# messages per interval; one start of an engine can exceed it
-LOW_RATE: Final = 1000
+SMALL_JOURNAL: Final = 100 << 20  # bytes; a smaller one loses a service's last start within days
+LOW_RATE: Final = 1000  # messages per interval; one start of an engine can exceed it
 
 
 @CHECKS.add("manager", "service manager")

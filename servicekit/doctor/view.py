@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from servicekit.places import Scope
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
+
+
+# Without the last one CUDA finds no GPU, and some engines silently run on the CPU.
+DRIVER_NODES: Final = ("nvidiactl", "nvidia0", "nvidia-uvm")
 
 
 @dataclass(frozen=True, slots=True)

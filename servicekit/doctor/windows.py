@@ -73,10 +73,7 @@ def networking(wsl: Wsl) -> Answer:
     if networking == "wsl1":
         return fail("this is WSL 1, which has no GPU", "`wsl.exe --set-version NAME 2`")
     if not wanted.NETWORKING.does(networking):
-        return warn(
-            f"networking is {networking}: loopback connections may hang or fail",
-            REMEDY,
-        )
+        return warn(f"networking is {networking}: loopback connections may hang or fail", REMEDY)
     return ok(f"networking is {networking}")
 
 
@@ -101,10 +98,8 @@ def keepalive(wsl: Wsl) -> Answer:
 @CHECKS.add("wsl-cuda", "CUDA library")
 def library(wsl: Wsl) -> Answer:
     """Windows provides the GPU, and the loader uses the Windows driver's libcuda."""
-    if not isinstance(wsl.wslconfig, Unseen) and wsl.wslconfig.get(_GPU, "").lower() in {
-        "false",
-        "0",
-    }:
+    settings = {} if isinstance(wsl.wslconfig, Unseen) else wsl.wslconfig
+    if settings.get(_GPU, "").lower() in {"false", "0"}:
         return fail("[wsl2] gpuSupport = false", "remove it from .wslconfig, `wsl.exe --shutdown`")
     if not wsl.device:
         return fail(

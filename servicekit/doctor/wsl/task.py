@@ -25,9 +25,9 @@ WITHOUT_WINDOW: Final = r"%ProgramFiles%\WSL\wslg.exe"
 WITH_WINDOW: Final = r"%SystemRoot%\System32\wsl.exe"  # WSL's client where that one is missing
 
 FOR_EVER: Final = "PT0S"  # no limit. Without it Windows ends a task after three days.
+# How often it is started again; no effect while it runs. Windows may not count the end of WSL as
+# a failure.
 AGAIN: Final = "PT5M"
-"""How often it is started again; no effect while it runs. Windows may not count the end of WSL as
-a failure."""
 RESTART_INTERVAL: Final = "PT1M"  # the shortest that the schema allows
 RESTART_COUNT: Final = 255  # the most that it allows
 
@@ -79,6 +79,7 @@ def task_xml(distribution: str, account: str, *, client: str = WITHOUT_WINDOW) -
     return f'<?xml version="1.0" encoding="UTF-16"?>\n{text}\n'
 
 
+# All of them are explicit, whatever the defaults of Windows are.
 _SETTINGS: Final = (
     ("MultipleInstancesPolicy", "IgnoreNew"),
     ("DisallowStartIfOnBatteries", "false"),
@@ -94,7 +95,6 @@ _SETTINGS: Final = (
     ("ExecutionTimeLimit", FOR_EVER),
     ("Priority", "7"),
 )
-"""All of them are explicit, whatever the defaults of Windows are."""
 
 
 def _tag(name: str) -> str:

@@ -7,12 +7,12 @@ distribution running, and WSL ignores systemd's services when it decides what is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.doctor.wsl.conf import WslKey, merge, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
 # In the home directory of the Windows account, for all of its distributions.
 WSLCONFIG: Final = ".wslconfig"
@@ -94,11 +94,9 @@ NETWORKING: Final = Wanted(
 ALL: Final = (SYSTEMD, INSTANCE_IDLE, VM_IDLE, MEMORY_RECLAIM, NETWORKING)
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
+class Merged(NamedTuple):
     """One of the two files, corrected."""
 
-    name: str
     text: str
     # What was changed or added, each with the value before.
     changed: tuple[tuple[Wanted, str | None], ...]
@@ -110,13 +108,9 @@ def merged(name: str, text: str, *, keep: Container[str] = ()) -> Merged:
     `keep` names keys that stay as they are, in lower case.
     """
     changed: list[tuple[Wanted, str | None]] = []
-    for wanted in _of(name):
+    for wanted in (one for one in ALL if one.file == name):
         settings = read(text)
         if not wanted.holds(settings) and wanted.key.name.lower() not in keep:
             changed.append((wanted, wanted.value_in(settings)))
             text = merge(text, wanted.key, wanted.value, aliases=wanted.aliases)
-    return Merged(name, text, tuple(changed))
-
-
-def _of(name: str) -> Iterable[Wanted]:
-    return (wanted for wanted in ALL if wanted.file == name)
+    return Merged(text, tuple(changed))

@@ -18,12 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WSL_CONF: Final = Path("/etc/wsl.conf")
-# seconds for a Windows program; a busy PC takes one or two to start it
-ANSWER_LIMIT: Final = 4.0
+ANSWER_LIMIT: Final = 4.0  # seconds for a Windows program; a busy PC takes one or two to start it
 # folders beside the homes of Windows accounts
 NOBODYS: Final = frozenset({"all users", "default", "default user", "defaultuser0", "public"})
-
-_ROOT: Final = WslKey("automount", "root").folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,7 @@ class Windows:
 
 def windows(settings: Mapping[WslKey, str]) -> Windows:
     """Find Windows' drives; `settings` are those of `wsl.conf`."""
-    return Windows(Path(settings.get(_ROOT) or "/mnt"))
+    return Windows(Path(settings.get(WslKey("automount", "root")) or "/mnt"))
 
 
 async def distribution(environ: Mapping[str, str]) -> str:
