@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from servicekit.doctor.view import Unseen
+from servicekit.errors import UserError
 from servicekit.host.bounded import NoReplyError, call
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def seen_or_not(pending: Pending[T]) -> T | Unseen:
         return pending.answer()
     except NoReplyError as error:
         return Unseen(str(error), error.remedy)
+    except UserError as error:
+        return Unseen(error.message, error.hint)
 
 
 async def after(first: Pending[S], then: Callable[[S], T]) -> T:

@@ -56,10 +56,7 @@ async def manager(request: DoctorRequest) -> view.SystemdView | view.SupervisorV
     if chosen is None:
         raise NoReplyError(request.no_manager)
     if isinstance(chosen, Supervisor):
-        try:
-            return view.SupervisorView(await call(chosen.version))
-        except UserError as error:
-            raise NoReplyError(error.message, remedy=error.hint) from None
+        return view.SupervisorView(await call(chosen.version))
     environ, show = request.environ, ("show", "--property=Version")
     reply = await output(["systemctl", *show], limit=ANSWER_LIMIT, environment=environ)
     version = texts.properties(reply).get("Version", "")

@@ -159,18 +159,11 @@ def port_use(profile: Profile, request: DoctorRequest) -> view.PortUse:
 def cut_off(path: Path) -> dict[Cause, int]:
     """Count a profile's recent runs that the host cut off."""
     since = ledger.now() - REMEMBERED
-    try:
-        records = ledger.read(path)
-    except UserError as error:
-        raise NoReplyError(error.message, remedy=error.hint) from None
-    causes = [run.cause for run in history.runs(records) if run.began >= since]
+    causes = [run.cause for run in history.runs(ledger.read(path)) if run.began >= since]
     return {cause: count for cause in CUT_OFF if (count := causes.count(cause))}
 
 
 def bug_of(path: Path) -> str:
     """Return the first bug in reporting that the run which wrote the state file `path` met."""
-    try:
-        state = publish.read_state(path)
-    except UserError as error:
-        raise NoReplyError(error.message, remedy=error.hint) from None
+    state = publish.read_state(path)
     return state.bug if state is not None else ""

@@ -39,8 +39,7 @@ class SystemdView:
 
     version: int
     text: str  # the version as it calls itself, such as "252.39-1~deb12u1"
-    # Whether the user's own systemd runs; `None` for system services.
-    user: bool | None = None
+    user: bool | None = None  # whether the user's own systemd runs; `None` for system services
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +174,7 @@ class ProfileView:
     # Number of its runs that the host cut off, by cause.
     interruptions: Mapping[Cause, int] | Unseen
     gpu: GpuReading | Unseen  # the GPUs of the host
-    # The first bug in reporting that the watchdog of its last run met.
-    bug: str | Unseen = ""
+    bug: str | Unseen = ""  # the first bug in reporting that the watchdog of its last run met
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

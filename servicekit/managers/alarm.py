@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LIMIT: Final = 60.0  # seconds for the whole alert, as in systemd's unit
-# supervisord sets it to the program's name
-PROGRAM: Final = "SUPERVISOR_PROCESS_NAME"
+PROGRAM: Final = "SUPERVISOR_PROCESS_NAME"  # supervisord sets it to the program's name
 
 
 def alarm(

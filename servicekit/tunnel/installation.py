@@ -60,8 +60,7 @@ if TYPE_CHECKING:
 # The account of system tunnels: a compromised engine must not find their keys.
 ACCOUNT: Final = "servicekit-tunnel"
 SYSUSERS: Final = "servicekit-tunnel.conf"
-# seconds that a manager waits beyond the service's own time limits
-MARGIN: Final = 15.0
+MARGIN: Final = 15.0  # seconds that a manager waits beyond the service's own time limits
 STOP_LIMIT: Final = 30.0  # seconds to stop a tunnel, which takes five at most
 
 

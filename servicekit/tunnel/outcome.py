@@ -197,18 +197,14 @@ class SshOutput:
 
     def _taken(self, where: str) -> TunnelFault:
         tunnel = self._tunnel
-        if tunnel.reverse:
-            return TunnelFault(
-                TunnelCause.PORT_TAKEN,
-                f"port {tunnel.remote} on {where} is in use",
-                "stop what uses it; for a frozen connection, set ClientAliveInterval and "
-                "ClientAliveCountMax in its sshd_config",
-            )
-        return TunnelFault(
-            TunnelCause.PORT_TAKEN,
-            f"port {tunnel.local} on {where} is in use",
-            f"stop what uses it, or `servicekit tunnel install {tunnel.name} --local PORT`",
+        port = tunnel.remote if tunnel.reverse else tunnel.local
+        remedy = (
+            "stop what uses it; for a frozen connection, set ClientAliveInterval and "
+            "ClientAliveCountMax in its sshd_config"
+            if tunnel.reverse
+            else f"stop what uses it, or `servicekit tunnel install {tunnel.name} --local PORT`"
         )
+        return TunnelFault(TunnelCause.PORT_TAKEN, f"port {port} on {where} is in use", remedy)
 
     def _cut(self, line: str) -> TunnelFault:
         host = self._tunnel.host

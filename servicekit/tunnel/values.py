@@ -100,12 +100,11 @@ class Tunnel:
             ),
         ]
         values = {key: value for key, value in data.items() if key in known and key != "to"}
-        user = host = ""
+        user, host = "nobody", "nowhere"  # so that the rest is checked, too
         try:
             user, host = address(data.get("to", ""))
         except ValueError as error:
             findings.append(Finding(("to",), str(error)))
-            user, host = "nobody", "nowhere"  # so that the rest is checked, too
         try:
             tunnel = cls(name=name, user=user, host=host, **values)
         except TunnelError as error:

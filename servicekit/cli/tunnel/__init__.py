@@ -18,13 +18,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-app.command("install")(install)
-app.command("uninstall")(uninstall)
-app.command("start")(start)
-app.command("stop")(stop)
-app.command("restart")(restart)
-app.command("status")(status)
-app.command("logs")(logs)
+for verb in (install, uninstall, start, stop, restart, status, logs):
+    app.command()(verb)
 app.command("list")(list_tunnels)
 
 
