@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.doctor import graphics, machine, recipe, services, windows
@@ -70,7 +70,7 @@ class Examination:
         return {
             "verdict": self.verdict.value,
             "counts": self.counts,
-            "checks": [check.as_json() for check in self.checks],
+            "checks": [asdict(check) for check in self.checks],
         }
 
 

@@ -23,7 +23,7 @@ from servicekit.places import Scope
 from servicekit.service.host import LINGERING
 from servicekit.watchdog import ledger, publish
 from servicekit.watchdog.census import Census
-from servicekit.watchdog.status import is_alive
+from servicekit.watchdog.clock import boottime as since_boot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -182,7 +182,7 @@ def engines(request: DoctorRequest, living: Mapping[int, Stat]) -> dict[int, str
         state = None
         with suppress(UserError):  # the check of that service says why
             state = publish.read_state(Path(request.places.state_file(name)))
-        if state is not None and state.engine_pid and is_alive(state.pid, state.pid_started):
+        if state is not None and state.engine_pid and procfs.is_alive(state.pid, state.pid_started):
             owners |= dict.fromkeys(procfs.descendants([state.engine_pid], living), name)
     return owners
 
@@ -226,15 +226,11 @@ def kernel_buffer(path: str = KERNEL_LOG) -> view.Xids:
 # The machine.
 
 
-def _boottime() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 async def clock(
     *,
     systemd: bool,
     monotonic: Callable[[], float] = time.monotonic,
-    boottime: Callable[[], float] = _boottime,
+    boottime: Callable[[], float] = since_boot,
 ) -> view.Clock:
     """Compare the clocks: the monotonic one stops while the host is suspended."""
     suspended = max(0.0, boottime() - monotonic())

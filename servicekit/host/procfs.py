@@ -83,6 +83,12 @@ def stat(pid: int) -> Stat | None:
     return _stat(f"/proc/{pid}/stat")
 
 
+def is_alive(pid: int, started: int) -> bool:
+    """Whether the process `pid` that began at `started` (ticks since boot) still lives."""
+    process = stat(pid)
+    return process is not None and process.started == started and process.alive
+
+
 def _stat(path: str) -> Stat | None:
     try:
         line = _read(path)

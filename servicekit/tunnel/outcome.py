@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import ExitCode
 from servicekit.text import printable
+from servicekit.tunnel.values import SHOW_HOST_KEY
 
 if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
@@ -164,8 +165,8 @@ class SshOutput:
                     cause,
                     f'the host key of "{tunnel.host}" is not the pinned one, '
                     f"but {self._server_key or 'of another type'}",
-                    "compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`);"
-                    f" if it is the same, pin it: `servicekit tunnel install {tunnel.name} "
+                    f"compare on the server ({SHOW_HOST_KEY}); if it is the same, pin it: "
+                    f"`servicekit tunnel install {tunnel.name} "
                     f"--fingerprint {self._server_key or 'SHA256:…'}`",
                 )
             case TunnelCause.DENIED:

@@ -51,8 +51,7 @@ class TunnelState:
 
     @property
     def is_alive(self) -> bool:
-        stat = procfs.stat(self.pid)
-        return stat is not None and stat.started == self.pid_started and stat.alive
+        return procfs.is_alive(self.pid, self.pid_started)
 
 
 def _is_time(value: object) -> bool:

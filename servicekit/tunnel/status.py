@@ -180,10 +180,9 @@ async def _back(tunnel: Tunnel, home: Path) -> AsyncIterator[int]:
         port: int = free.getsockname()[1]
     there = replace(tunnel, reverse=False, local=port)
     link = await Link.start(there, home)
-    listening = asyncio.create_task(_until_up(link, there))
     try:
         async with asyncio.timeout(there.up_within):
-            trouble = await listening
+            trouble = await _until_up(link, there)
         if trouble is not None:
             raise _NoWayBackError(trouble)
         # ssh blocks if nobody reads its output.

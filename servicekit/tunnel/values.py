@@ -211,6 +211,7 @@ class Tunnel:
         return f"{','.join((*allowed, *bounds))} {public_key.strip()}"
 
 
+SHOW_HOST_KEY: Final = "`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`"
 # For sshd_config on the server of a reverse tunnel.
 SERVER_ADVICE: Final = """\
 # Without these, a frozen connection keeps its port on the server for hours.
@@ -359,7 +360,7 @@ def matching(keys: Sequence[HostKey], fingerprint: str, host: str) -> tuple[Host
         showed = ", ".join(key.fingerprint for key in keys)
         raise UserError(
             f'"{host}" has no host key {fingerprint}, only {showed}',
-            hint="compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`",
+            hint=f"compare on the server: {SHOW_HOST_KEY}",
             code=ExitCode.CONFIG,
         )
     return picked

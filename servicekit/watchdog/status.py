@@ -171,7 +171,7 @@ def is_believed(state: State, seen: Seen | None) -> bool | None:
         return False
     elsewhere = state.pid_namespace not in {None, clock.pid_namespace()}
     if not elsewhere and not is_hidden(state.pid):
-        return is_alive(state.pid, state.pid_started)
+        return procfs.is_alive(state.pid, state.pid_started)
     return None if seen is None else seen.is_up
 
 
@@ -192,12 +192,6 @@ def is_hidden(pid: int) -> bool:
     except (OSError, OverflowError):
         return False
     return False
-
-
-def is_alive(pid: int, started: int) -> bool:
-    """Whether the process `pid` that began at `started` (ticks since boot) still lives."""
-    stat = procfs.stat(pid)
-    return stat is not None and stat.started == started and stat.alive
 
 
 def conclude(

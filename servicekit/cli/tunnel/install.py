@@ -259,13 +259,14 @@ def _confirmed(
 
 def _confirm(host: str, shown: Sequence[HostKey], pinned: Sequence[HostKey]) -> None:
     from servicekit.errors import UserError
+    from servicekit.tunnel.values import SHOW_HOST_KEY
 
     if not sys.stdin.isatty():
         prints = ", ".join(f"{key.fingerprint} ({key.type})" for key in shown)
         raise UserError(
             f'the host key of "{host}" is not confirmed: it shows {prints}',
-            hint="compare on the server (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`), "
-            "then name the right one with --fingerprint",
+            hint=f"compare on the server ({SHOW_HOST_KEY}), then name the right one with "
+            "--fingerprint",
         )
     if pinned:
         before = ", ".join(key.fingerprint for key in pinned)
@@ -273,7 +274,7 @@ def _confirm(host: str, shown: Sequence[HostKey], pinned: Sequence[HostKey]) -> 
     typer.echo(f"{host} shows these host keys:")
     for key in shown:
         typer.echo(f"  {key.fingerprint}  {key.type}")
-    typer.echo("Compare on the server: `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`.")
+    typer.echo(f"Compare on the server: {SHOW_HOST_KEY}.")
     if not typer.confirm("Are these the server's keys?"):
         raise UserError(
             "the host key was not confirmed; nothing was changed",
