@@ -1,6 +1,6 @@
-"""Print the watchdog's transitions and deadlines as ARCHITECTURE.md has them.
+"""Print the watchdog's transitions and deadlines for docs/transitions.md.
 
-`python tools/transitions.py` prints both tables; with `--write` they are put into ARCHITECTURE.md.
+`python tools/transitions.py` prints both tables; with `--write` that page is updated.
 The deadlines are the rules of `due.DUE`. The transitions come from asking `step` itself: for every
 phase there are memories of typical runs, made by replaying them, and for every kind of event
 its typical cases. Each is tried in each; nothing in the table is written by hand.
@@ -54,7 +54,7 @@ from servicekit.watchdog.state import step, wake_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-DOCUMENT: Final = Path(__file__).parents[1] / "ARCHITECTURE.md"
+DOCUMENT: Final = Path(__file__).parents[1] / "docs/transitions.md"
 BEGIN: Final = "<!-- {}: made by tools/transitions.py -->"
 END: Final = "<!-- end of {} -->"
 
@@ -238,12 +238,12 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {"transitions": table, "deadlin
 
 
 def documented(text: str, name: str) -> str:
-    """Give one of the tables in the text of ARCHITECTURE.md."""
+    """Give one of the tables in the text of docs/transitions.md."""
     return text.partition(BEGIN.format(name))[2].partition(END.format(name))[0].strip()
 
 
 def main() -> None:
-    """Print the tables, or put them into ARCHITECTURE.md."""
+    """Print the tables, or update docs/transitions.md."""
     if sys.argv[1:] != ["--write"]:
         print("\n\n".join(make() for make in TABLES.values()))
         return

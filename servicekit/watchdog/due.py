@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     """Something that happens by itself: when it is due, and what is made of it."""
 
     what: str
-    """The deadline, as ARCHITECTURE.md prints it."""
+    """The deadline, as docs/transitions.md prints it."""
     due: Callable[[Policy, Memory], float | None]
     """The time; `None` while it is not waited for."""
     then: Callable[[Policy, Memory, float], tuple[Memory, Actions]]

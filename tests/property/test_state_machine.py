@@ -195,7 +195,7 @@ class World(RuleBasedStateMachine):
             self.forward_only(before.phase, self.memory.phase, type(event).__name__)
 
     def forward_only(self, before: RunPhase, now: RunPhase, kind: str) -> None:
-        """Phases follow each other, but for serving and degraded, and as ARCHITECTURE.md says."""
+        """Phases follow docs/transitions.md; only serving and degraded alternate."""
         assert ORDER.index(now) >= ORDER.index(before) or {before, now} == UP
         reached = {before, *(outcome[0] for outcome in MATRIX[before, kind])}
         # After each event, what has come due by then happens, too.
