@@ -355,7 +355,13 @@ def event(request: pytest.FixtureRequest, host: Host) -> str:
 
 @pytest.fixture(scope="module", params=EVENTS)
 def event_under_broken_settings(request: pytest.FixtureRequest, host: Host) -> str:
-    """Let each event happen while the settings have a typo."""
+    """Let each event happen while the settings have a typo.
+
+    Without a plan, as 0.1.0 left it, a service needs sound settings: that one is gone before.
+    """
+    if "first-release" in host.now:
+        assert host.command("uninstall", "first-release").returncode == 0
+        host.now = host.status()
     host.settings("alow = []")
     host.happen(request.param)
     return str(request.param)
