@@ -90,10 +90,10 @@ class Check(Generic[T]):
 
     def run(self, subject: T, group: str, profile: str | None = None) -> CheckResult:
         try:
-            status, what, remedy = self.ask(subject)
+            answer = self.ask(subject)
         except _UnseenError as unseen:
-            status, what, remedy = skip(str(unseen))
-        return CheckResult(self.code, self.title, group, profile, status, what, remedy)
+            answer = skip(str(unseen))
+        return CheckResult(self.code, self.title, group, profile, *answer)
 
 
 class Checks(list[Check[T]]):

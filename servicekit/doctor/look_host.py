@@ -7,7 +7,7 @@ import re
 import stat
 import time
 from contextlib import suppress
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor import texts, view
@@ -43,7 +43,7 @@ KERNEL_LOG: Final = "/dev/kmsg"
 _KERNEL_RECORD: Final = 8192  # bytes that the kernel's record of one message has at most
 
 
-def text_of(path: Path | str) -> str:
+def text_of(path: PurePath | str) -> str:
     """Read a small file; "" where it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
@@ -80,14 +80,10 @@ def groups() -> view.Groups:
 
 def configuration(name: str, roots: Sequence[str] = CONFIGURATION) -> tuple[str, ...]:
     """Read a configuration of systemd's, such as `logind.conf`: main file and drop-ins."""
-    bases = [PurePosixPath(base) / "systemd" for base in roots]
-    main = next((text for base in bases if (text := text_of(str(base / name)))), "")
-    drop_ins = (
-        PurePosixPath(file)
-        for base in bases
-        for file in sorted(Path(base / f"{name}.d").glob("*.conf"))
-    )
-    return (main, *(text_of(str(file)) for file in texts.in_order(drop_ins)))
+    bases = [Path(base, "systemd") for base in roots]
+    main = next((text for base in bases if (text := text_of(base / name))), "")
+    drop_ins = (file for base in bases for file in (base / f"{name}.d").glob("*.conf"))
+    return (main, *map(text_of, texts.in_order(drop_ins)))
 
 
 def logins(account: str, roots: Sequence[str] = CONFIGURATION) -> view.Logins:

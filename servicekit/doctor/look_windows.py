@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from servicekit.doctor import view
 from servicekit.doctor.asking import after, seen_or_not
 from servicekit.doctor.look_host import libraries
-from servicekit.doctor.view import Unseen
 from servicekit.doctor.wsl import conf, task, windows
 from servicekit.doctor.wsl.wanted import WSLCONFIG
 from servicekit.host.bounded import NoReplyError, call, output
@@ -34,18 +33,16 @@ class WslQuestions:
         self._wslconfig = ask(after(self._conf, _wslconfig))
         self._networking = ask(_networking())
         self._task = ask(_task(self._conf, environ))
-        self._cuda = ask(libraries())
+        self._cuda = ask(_cuda())
 
     def seen(self) -> view.Wsl:
-        libraries = seen_or_not(self._cuda)
-        cuda = libraries if isinstance(libraries, Unseen) else libraries.get("libcuda.so.1")
         return view.Wsl(
             conf=seen_or_not(self._conf),
             wslconfig=seen_or_not(self._wslconfig),
             networking=seen_or_not(self._networking),
             task=seen_or_not(self._task),
             device=Path("/dev/dxg").exists(),
-            cuda=cuda,
+            cuda=seen_or_not(self._cuda),
         )
 
 
@@ -70,6 +67,10 @@ async def _networking() -> str:
     if not reply.strip():
         raise NoReplyError('"wslinfo" does not report the networking mode')
     return reply.strip()
+
+
+async def _cuda() -> str | None:
+    return (await libraries()).get("libcuda.so.1")
 
 
 async def _task(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from pathlib import PurePosixPath
+from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def settings(texts: Iterable[str], section: str) -> dict[str, str]:
     return result
 
 
-def in_order(files: Iterable[PurePosixPath]) -> tuple[PurePosixPath, ...]:
+def in_order(files: Iterable[PurePath]) -> tuple[PurePath, ...]:
     """Sort drop-in files as systemd reads them; `files` come by directory, the strongest first.
 
     They are read by name, and of one name only that of the strongest directory.
     """
-    by_name: dict[str, PurePosixPath] = {}
+    by_name: dict[str, PurePath] = {}
     for file in files:
         by_name.setdefault(file.name, file)
     return tuple(by_name[name] for name in sorted(by_name))

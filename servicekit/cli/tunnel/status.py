@@ -93,13 +93,13 @@ async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> l
     import asyncio
     from dataclasses import replace
 
+    from servicekit.install.installer import tunnel_id
     from servicekit.install.present import drifted
     from servicekit.install.rootfs import Tree
-    from servicekit.tunnel.values import label
 
     states: dict[str, Seen] = {}
     for manager in sorted({manifest.manager for manifest in chosen}):
-        units = [f"servicekit-{label(m.profile)}" for m in chosen if m.manager == manager]
+        units = [tunnel_id(m.profile).unit for m in chosen if m.manager == manager]
         states |= _ask(opened, manager, units)
     drift = drifted(Tree(), chosen, (*opened.manifests().values(), *opened.tunnels().values()))
     reports = await asyncio.gather(*(_report(opened, each, states, deep=deep) for each in chosen))
