@@ -23,6 +23,9 @@ def outdated(mine: Session, name: str) -> str:
 
     try:
         plan = mine.installed_plan(name)
+    except UserError as error:
+        return str(error)
+    try:
         if plan is None:
             return (
                 "installed by servicekit 0.1.0, so a start takes the profile as it is now: "

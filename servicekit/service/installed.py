@@ -146,7 +146,8 @@ def parse_plan(text: str, *, where: str) -> InstalledPlan:
 def _unreadable(where: str, why: str, name: str) -> UserError:
     return UserError(
         f'plan "{where}" cannot be read: {shown(why)}',
-        hint=f"run `servicekit install {name}`",
+        # Without --force an install keeps a file that was changed by hand.
+        hint=f"run `servicekit install {name} --force`",
         code=ExitCode.CONFIG,
     )
 

@@ -49,6 +49,11 @@ class Host:
         file.write_text(text)
         file.chmod(0o644)
 
+    def break_plan(self) -> None:
+        """Damage what was installed, so that no watchdog can even begin."""
+        (plan,) = self.home.rglob("here.plan.json")
+        plan.write_text("{")
+
     def run(self, *words: str, code: int = 0) -> str:
         """Run servicekit; give what it printed."""
         program = str(Path(sys.executable).with_name("servicekit"))
@@ -93,7 +98,7 @@ def host(supervisord: Supervisor, free_port: int) -> Host:
 def test_from_install_to_uninstall(host: Host) -> None:
     """Install, start, crash, stop and uninstall, with a real model, as `make demo` shows them."""
     before = host.files()
-    assert "nothing is installed" in host.run("status")
+    assert "no service is installed" in host.run("status")
     said = host.run("install", "here")
     assert f"create   {host.supervisord.include}/servicekit-here.conf" in said
     # Installed is not started, although supervisord could see the file.
@@ -177,7 +182,7 @@ def test_who_is_named_is_told_once_of_each_failure(host: Host, free_port: int) -
     assert {key: host.status()[key] for key in first} == first
 
     # A watchdog that cannot even begin, after one that did.
-    host.profile("nonsense")
+    host.break_plan()
     host.supervisord.ctl("start", "servicekit-here")
     wait_until(lambda: len(alerts()) == 2, READY_LIMIT, "it is told again")
     second = alerts()[1]
@@ -189,12 +194,13 @@ def test_who_is_named_is_told_once_of_each_failure(host: Host, free_port: int) -
     hangs.write_text("#!/bin/sh\nexec sleep 600\n")
     hangs.chmod(0o755)
     host.profile(f'extends = "demo"\nport = {free_port}\nexecutable = "{hangs}"\n')
-    host.run("install", "here")
+    assert "install here --force`" in host.run("start", "here", code=78)
+    host.run("install", "here", "--force")
     host.run("start", "here", "--no-wait")
     wait_until(lambda: host.status()["phase"] == "loading", READY_LIMIT, "it is launched")
     host.run("stop", "here")
     host.config.write_text(settings)
-    host.profile("nonsense")
+    host.break_plan()
     host.supervisord.ctl("start", "servicekit-here")
     wait_until(
         lambda: host.supervisord.state("servicekit-here") == "EXITED", READY_LIMIT, "it failed"

@@ -125,7 +125,7 @@ def test_a_damaged_file_names_the_command_that_writes_it(
     with pytest.raises(UserError) as refused:
         read_plan(file, "demo")
     assert why in str(refused.value)
-    assert str(refused.value).endswith("; run `servicekit install demo`")
+    assert str(refused.value).endswith("; run `servicekit install demo --force`")
     assert refused.value.code is ExitCode.CONFIG
 
 
