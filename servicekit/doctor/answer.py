@@ -62,7 +62,7 @@ def seen(fact: T | Unseen) -> T:
 class CheckResult:
     """One line of the report."""
 
-    code: str  # stable name, for programs and for the handbook
+    code: str  # stable name, for programs and for docs/doctor.md
     title: str
     group: str
     profile: str | None  # `None` for a check of the host
@@ -83,11 +83,6 @@ class Check(Generic[T]):
     title: str
     ask: Callable[[T], Answer]
 
-    @property
-    def about(self) -> str:
-        """What is checked and why it matters, from the docstring of `ask`, for the handbook."""
-        return " ".join((self.ask.__doc__ or "").split())
-
     def run(self, subject: T, group: str, profile: str | None = None) -> CheckResult:
         try:
             answer = self.ask(subject)
@@ -102,7 +97,7 @@ class Checks(list[Check[T]]):
     def add(
         self, code: str, title: str
     ) -> Callable[[Callable[[T], Answer]], Callable[[T], Answer]]:
-        """Register the decorated function; its docstring is the handbook's text."""
+        """Register the decorated function; its docstring is the text of docs/doctor.md."""
 
         def register(ask: Callable[[T], Answer]) -> Callable[[T], Answer]:
             self.append(Check(code, title, ask))

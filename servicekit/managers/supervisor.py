@@ -61,14 +61,9 @@ class _UnixConnection(http.client.HTTPConnection):
 
     @override
     def connect(self) -> None:
-        stream = socket.socket(socket.AF_UNIX)
-        try:
-            stream.settimeout(ANSWER_LIMIT)
-            stream.connect(self._path)
-        except OSError:
-            stream.close()
-            raise
-        self.sock = stream
+        self.sock = socket.socket(socket.AF_UNIX)  # `close` closes it, also if this fails
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 class _Transport(xmlrpc.client.Transport):
