@@ -124,7 +124,7 @@ def parse_plan(text: str, *, where: str) -> InstalledPlan:
         if data["format"] != FORMAT:
             raise UserError(
                 f'plan "{where}" has format {data["format"]!r}, and this servicekit reads {FORMAT}',
-                hint=f"run `servicekit install {name}`",
+                hint=f"run `servicekit install {name} --force`",
                 code=ExitCode.CONFIG,
             )
         return InstalledPlan(
