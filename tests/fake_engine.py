@@ -50,6 +50,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `counters` | `"real"` | `"moving"`: others' work moves them, and none of it finishes; `"frozen"`; `"nan"`: no figure is a number; `"hang"`: `/metrics` is never answered; `"absent"`: 404 |
 | `acceptance` | none | the draft acceptance rate in the metrics, 0 to 1; none = no speculation |
 | `terms` | 1 | SIGTERMs until it exits 0; 0 = ignored for ever |
+| `drains` | -1 | seconds from the first SIGTERM until it exits 0, its workers dead at once and itself idle, as vLLM's API server; -1 = at once |
 
 **What it does** (once, each time it is told; at start, when it is loaded; `after` = seconds later)
 
@@ -217,6 +218,7 @@ class Personality:
     counters: str = "real"
     acceptance: float | None = None
     terms: int = 1
+    drains: float = -1
 
 
 STATE = {field.name for field in fields(Personality)}
@@ -443,7 +445,9 @@ class Engine:
         self.terms += 1
         if self.terms == self.me.terms:
             for worker in self.workers:
-                worker.terminate()
+                worker.kill()
+            if self.me.drains >= 0:
+                time.sleep(self.me.drains)
             os._exit(0)
 
     def _leave_behind(self, program: list[str], *, bare: bool) -> None:

@@ -21,6 +21,7 @@ from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.due import DUE, Rule
 from servicekit.watchdog.events import (
+    ActivityRead,
     ClockJumped,
     CountersRead,
     EngineExited,
@@ -49,6 +50,7 @@ from servicekit.watchdog.events import (
     TimePassed,
 )
 from servicekit.watchdog.memory import Memory
+from servicekit.watchdog.progress import Activity
 from servicekit.watchdog.state import step, wake_at
 
 if TYPE_CHECKING:
@@ -117,7 +119,12 @@ RUNS: Final[Mapping[RunPhase, tuple[tuple[Event, ...], ...]]] = {
         (*SERVING, replace(CPU, at=20)),
         (*SERVING, SurveyTaken(25, SurveyResult(foreign=(STRANGER,)), 25)),
     ),
-    RunPhase.STOPPING: (ENDING, (*ENDING, TimePassed(30)), (*SERVING, FaultSeen(20, FAULT))),
+    RunPhase.STOPPING: (
+        ENDING,
+        (*ENDING, ActivityRead(20, Activity(), alone=True)),
+        (*ENDING, TimePassed(30)),
+        (*SERVING, FaultSeen(20, FAULT)),
+    ),
     RunPhase.KILLING: ((*ENDING, *KILLING), (*SERVING, FaultSeen(20, FAULT), *KILLING)),
     RunPhase.SETTLING: (
         SETTLING,
@@ -150,6 +157,7 @@ EVENTS: Final[tuple[Event, ...]] = (
     CountersRead(0, Counters(progress=(2.0,), finished=2)),
     CPU,
     replace(CPU, present=False),
+    ActivityRead(0, Activity(), alone=True),
     ClockJumped(0, 3600),
 )
 """The typical cases of each kind of event but the passing of time."""
@@ -191,7 +199,8 @@ def _events(memory: Memory, now: float) -> Iterator[Event]:
             yield replace(event, at=now, asked_at=now)
         else:
             yield replace(event, at=now)
-        if isinstance(event, ProbeFailed) and memory.alive:
+        ending = isinstance(event, ActivityRead) and memory.phase is RunPhase.STOPPING
+        if ending or (isinstance(event, ProbeFailed) and memory.alive):
             yield replace(event, at=now + LASTED)
     due = wake_at(POLICY, memory)
     if due is not None:

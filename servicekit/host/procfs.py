@@ -201,6 +201,15 @@ def io_bytes(pid: int) -> int:
     return figures[b"rchar:"] + figures[b"wchar:"] + figures[b"read_bytes:"]
 
 
+def run_delay(pid: int) -> float:
+    """Seconds that the threads of a process wanted a CPU and did not get one."""
+    waited = 0
+    for thread in threads(pid):
+        with suppress(OSError):  # it has ended, or the kernel does not count
+            waited += int(_read(f"/proc/{pid}/task/{thread}/schedstat").split()[1])
+    return waited / 1e9
+
+
 def user(pid: int) -> str:
     """Name the account that a process runs as; its number where it has no name."""
     try:

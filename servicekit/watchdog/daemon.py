@@ -31,6 +31,7 @@ from servicekit.watchdog.dead_mans_switch import DeadMansSwitch
 from servicekit.watchdog.ending import fault_of
 from servicekit.watchdog.engine import EngineProcess, become_subreaper, delegated_cgroup, stop_with
 from servicekit.watchdog.events import (
+    ActivityRead,
     EngineExited,
     FaultSeen,
     LaunchFailedError,
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
+ENDING_LOOK: Final = 0.2
+"""Seconds between looks at what an ending engine still does."""
 VRAM_STEP: Final = 64
 """MiB that a loading engine must take of its GPU for it to be progress."""
 READ_SIZE: Final = 1 << 16
@@ -144,6 +147,7 @@ class Watchdog:
             # Its next supervisord would start a second watchdog, again and again, beside this one.
             stop_with(self._parent)
         self._stops: set[asyncio.Task[None]] = set()
+        self._ending: asyncio.Task[None] | None = None
         self._swept: set[tuple[int, int]] = set()
         """Orphans that were logged, by pid and start time."""
 
@@ -166,7 +170,7 @@ class Watchdog:
             self.reporter.note(Kind.FAULT, cause=Cause.UNKNOWN, sentence="a bug in servicekit")
             raise
         finally:
-            for task in watching:
+            for task in (*watching, *([self._ending] if self._ending else [])):
                 task.cancel()
             await self._surveyor.close()
             watcher.close()
@@ -254,6 +258,8 @@ class Watchdog:
         """See `World.terminate`."""
         if self._engine is not None:
             self._engine.terminate()
+            if self._ending is None:
+                self._ending = asyncio.get_running_loop().create_task(self._watch_ending())
 
     def kill(self) -> None:
         """See `World.kill`."""
@@ -402,6 +408,14 @@ class Watchdog:
             if held >= most + VRAM_STEP:
                 most = held
                 self._loop.post(Progressed(time.monotonic(), Sign.VRAM))
+
+    async def _watch_ending(self) -> None:
+        """Look often at what an ending engine still does."""
+        while self._loop.memory.phase is RunPhase.STOPPING and (engine := self._alive()):
+            members = self._surveyor.look_at_members(engine)
+            alone, now = engine.is_alone(members), time.monotonic()
+            self._loop.post(ActivityRead(now, engine.activity(members), alone=alone))
+            await asyncio.sleep(ENDING_LOOK)
 
     async def _watch_gpu(self) -> None:
         """End the run when the kernel or the driver says that a GPU of ours has failed."""

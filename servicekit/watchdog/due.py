@@ -13,11 +13,10 @@ from servicekit.diagnosis.fault import Fault
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog import ending, reactions
 from servicekit.watchdog.conditions import FATAL_WHILE_LOADING, REASON_CAUSE, set_condition
-from servicekit.watchdog.ending import OVERDUE, fault_of
+from servicekit.watchdog.ending import OVERDUE, fault_of, kill
 from servicekit.watchdog.events import (
     Actions,
     CancelProbe,
-    Kill,
     Launch,
     Policy,
     ProbeFailed,
@@ -191,11 +190,6 @@ def _nothing_finishes_at(policy: Policy, memory: Memory) -> float | None:
 
 
 # Ending.
-
-
-def kill(_: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
-    """Kill the engine's whole tree."""
-    return replace(memory, phase=RunPhase.KILLING, since=at), (Kill(),)
 
 
 def terminate_again(_: Policy, memory: Memory, __: float) -> tuple[Memory, Actions]:

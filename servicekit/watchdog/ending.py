@@ -13,6 +13,7 @@ from servicekit.watchdog.events import (
     CancelProbe,
     Exit,
     ExtendTimeout,
+    Kill,
     Policy,
     RunPhase,
     Terminate,
@@ -76,6 +77,11 @@ def stop(policy: Policy, memory: Memory, at: float, fault: Fault | None) -> tupl
     memory = _idle(memory, RunPhase.STOPPING, at)
     memory = replace(memory, end=replace(memory.end, fault=fault, sigterms_sent=1, grace=grace))
     return memory, (CancelProbe(), extend_end(policy, grace), Terminate())
+
+
+def kill(_: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
+    """Kill the engine's whole tree."""
+    return replace(memory, phase=RunPhase.KILLING, since=at), (Kill(),)
 
 
 def settle(

@@ -71,6 +71,7 @@ class EngineProcess:
         self._spent: dict[tuple[int, int], Activity] = {}
         self._activity = Activity()
         self._asked_to_end = False
+        self._had_others = False
 
     @classmethod
     def launch(
@@ -145,7 +146,13 @@ class EngineProcess:
             if marker == self.marker and processes[pid].session != os.getsid(0)
         }
         found = procfs.descendants(roots, processes)
-        return {pid: processes[pid] for pid in found if processes[pid].alive}
+        members = {pid: processes[pid] for pid in found if processes[pid].alive}
+        self._had_others = self._had_others or len(members) > 1
+        return members
+
+    def is_alone(self, members: Iterable[Stat]) -> bool:
+        """Return whether only the leader is left of an engine that had more processes."""
+        return self._had_others and all(member.pid == self.pid for member in members)
 
     def tree(self) -> tuple[Process, ...]:
         """Describe its living processes."""
@@ -192,11 +199,14 @@ class EngineProcess:
         spent = {}
         for member in members:
             key = member.pid, member.started
-            spent[key] = now = Activity(member.cpu / procfs.TICKS, procfs.io_bytes(member.pid))
+            spent[key] = now = Activity(
+                member.cpu / procfs.TICKS, procfs.io_bytes(member.pid), procfs.run_delay(member.pid)
+            )
             before = self._spent.get(key, Activity())
             self._activity = Activity(
                 self._activity.cpu_seconds + max(0.0, now.cpu_seconds - before.cpu_seconds),
                 self._activity.io_bytes + max(0, now.io_bytes - before.io_bytes),
+                self._activity.run_delay + max(0.0, now.run_delay - before.run_delay),
             )
         self._spent = spent
         return self._activity

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from servicekit.errors import ExitCode
     from servicekit.profiles.model import Profile
     from servicekit.profiles.vocabulary import Reason
+    from servicekit.watchdog.progress import Activity
 
 
 class RunPhase(StrEnum):
@@ -237,6 +238,15 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivityRead:
+    """What an ending engine has done so far; `alone`: only the leader is left of several."""
+
+    at: float
+    activity: Activity
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EngineExited:
     """The engine's leader is dead and reaped; `fault` is what its log and status say of why."""
 
@@ -280,6 +290,7 @@ Event: TypeAlias = (
     | ProbeFailed
     | CountersRead
     | Observed
+    | ActivityRead
     | EngineExited
     | FaultSeen
     | StopRequested

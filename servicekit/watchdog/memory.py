@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Contexts, Counters
     from servicekit.errors import ExitCode
     from servicekit.profiles.vocabulary import Reason
-    from servicekit.watchdog.events import ProbeFailure
+    from servicekit.watchdog.events import ActivityRead, ProbeFailure
 
 NOT_STARTED: Final = Started(0.0, hold_until=0.0)
 
@@ -96,6 +96,8 @@ class End:
     """The request to stop, when there was one."""
     sigterms_sent: int = 0
     grace: float = 0.0
+    idle: ActivityRead | None = None
+    """Since when a leader without its workers does nothing."""
     unsettled: str = ""
     """What is still there of the engine, while settling."""
     orphaned: bool = False

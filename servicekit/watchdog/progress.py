@@ -18,12 +18,25 @@ class Activity:
 
     cpu_seconds: float = 0.0
     io_bytes: int = 0
+    run_delay: float = 0.0
+    """Seconds that they wanted a CPU and did not get one."""
 
 
 BUSY_CPU: Final = 0.1
 """Part of one core that is work; less is a heartbeat."""
 BUSY_IO: Final = 1 << 20
 """Bytes per second that are work; less is a heartbeat."""
+STILL_CPU: Final = 0.05
+"""Part of one core below which an engine does nothing: idle ones take 0.02, working ones 0.88."""
+STILL_IO: Final = 1 << 16
+"""Bytes per second below which it reads and writes nothing: an answer to a question is 1.4 kB."""
+
+
+def stands_still(before: Activity, now: Activity, seconds: float) -> bool:
+    """Return whether an engine did nothing, and could have, in the `seconds` between two looks."""
+    cpu = now.cpu_seconds - before.cpu_seconds + now.run_delay - before.run_delay
+    io = now.io_bytes - before.io_bytes
+    return cpu <= STILL_CPU * seconds and io <= STILL_IO * seconds
 
 
 def signs(before: Activity, now: Activity, seconds: float) -> tuple[Sign, ...]:

@@ -23,6 +23,7 @@ from servicekit.watchdog.conditions import (
 from servicekit.watchdog.ending import fault_of
 from servicekit.watchdog.events import (
     Actions,
+    ActivityRead,
     CancelProbe,
     ClockJumped,
     CountersRead,
@@ -43,6 +44,7 @@ from servicekit.watchdog.events import (
     Sweep,
 )
 from servicekit.watchdog.memory import Memory, Probing, Reading
+from servicekit.watchdog.progress import stands_still
 
 # Cadences that no profile needs to change, in seconds.
 # Between probes while loading: most of the delay from "can answer" to `READY=1`.
@@ -53,6 +55,9 @@ SETTLE_EVERY: Final = 0.1
 HOLD_EVERY: Final = 1.0
 # What an engine that was asked to end may still have running for so long: its workers end, too.
 LINGER: Final = 1.0
+# How long an ending engine without its workers may do nothing. vLLM's API server waits until its
+# connections are closed, which nobody answers any more.
+IDLE_LIMIT: Final = 1.0
 
 NO_ANSWER: Final = frozenset(
     {
@@ -98,6 +103,18 @@ def engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[
         return memory, ()
     fault = None if memory.end.stop else ending.after_suspend(memory, event.fault)
     return ending.settle(policy, replace(memory, alive=False), event.at, fault)
+
+
+def activity_read(policy: Policy, memory: Memory, event: ActivityRead) -> tuple[Memory, Actions]:
+    """Kill an ending engine that waits for nothing: its workers are dead, and the rest is idle."""
+    idle = memory.end.idle if event.alone else None
+    seconds = event.at - idle.at if idle else 0.0
+    # In a shorter time one tick of the kernel's clock would already be work.
+    if idle is None or not stands_still(idle.activity, event.activity, max(seconds, IDLE_LIMIT)):
+        idle = event if event.alone else None
+    elif seconds >= IDLE_LIMIT:
+        return ending.kill(policy, memory, event.at)
+    return replace(memory, end=replace(memory.end, idle=idle)), ()
 
 
 # Surveys.

@@ -20,6 +20,7 @@ from servicekit.watchdog.conditions import set_condition
 from servicekit.watchdog.due import DUE
 from servicekit.watchdog.events import (
     Actions,
+    ActivityRead,
     ClockJumped,
     CountersRead,
     EngineExited,
@@ -105,6 +106,8 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
         case Observed() if phase in UP:
             sentence = event.sentence if event.present else ""
             return set_condition(memory, event.reason, event.at, sentence), ()
+        case ActivityRead() if phase is RunPhase.STOPPING:
+            return reactions.activity_read(policy, memory, event)
         case ClockJumped():
             return reactions.clock_jumped(policy, memory, event)
         case (
@@ -116,6 +119,7 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             | ProbeFailed()
             | CountersRead()
             | Observed()
+            | ActivityRead()
         ):
             return memory, ()  # late: what it speaks of is already being ended
         case _:

@@ -516,6 +516,17 @@ def second_was_refused(stage: Stage) -> str:
     return "" if code == 1 else f"the second watchdog exited {code}"
 
 
+def took(seconds: float) -> Callable[[Stage], str]:
+    """The end must not be cut short."""
+
+    def check(stage: Stage) -> str:
+        stopping, gone = stage.last(Kind.STOPPING), stage.last(Kind.GONE)
+        lasted = (gone.at - stopping.at).total_seconds()
+        return "" if lasted >= seconds else f"its end was cut short after {lasted:.1f} s"
+
+    return check
+
+
 def was_waited_for(stage: Stage) -> str:
     """No run may be over before its memory is back."""
     return "it was gone before its memory was back" if stage.notes["gone early"] else ""

@@ -522,6 +522,25 @@ ROWS: Final[tuple[Row, ...]] = (
         loading=acts.stop,
         quick=(BARE, SYSTEMD),
     ),
+    Row(
+        "stopped-while-it-waits-for-nothing",
+        "the manager stops it; its workers are dead, and it waits for a connection to close",
+        Stopped(within=2.5),
+        engine="vllm",
+        script={"workers": 2, "drains": 60},
+        profile={"stop": {"grace": 15}},
+        act=acts.stop,
+    ),
+    Row(
+        "stopped-while-it-drains",
+        "the manager stops it, and its only process, which is idle, takes 2 s to end",
+        Stopped(within=3),
+        engine="llamacpp",
+        script={"drains": 2},
+        profile={"stop": {"grace": 15}},
+        act=acts.stop,
+        check=acts.took(2),
+    ),
     # ---- starts ----
     Row(
         "start-never-ends",

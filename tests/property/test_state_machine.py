@@ -57,6 +57,7 @@ from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     Action,
+    ActivityRead,
     CancelProbe,
     ClockJumped,
     CountersRead,
@@ -90,6 +91,7 @@ from servicekit.watchdog.events import (
     TimePassed,
 )
 from servicekit.watchdog.memory import Memory
+from servicekit.watchdog.progress import Activity
 from servicekit.watchdog.state import step, wake_at
 from servicekit.watchdog.view import Published, view
 
@@ -161,6 +163,7 @@ class World(RuleBasedStateMachine):
         self.held_in_kernel = False
         self.left: tuple[Process, ...] = ()
         self.progress = 0.0
+        self.spent = 0.0
         self.moved_at = 0.0
         """When two readings, with no answer in between, last told of movement."""
         self.told: float | None = None
@@ -425,6 +428,13 @@ class World(RuleBasedStateMachine):
     def observe(self, reason: Reason, *, present: bool) -> None:
         """Silent badness, or its end."""
         self.take(Observed(self.now, reason, present, "it is slow" if present else ""))
+
+    @precondition(lambda self: self.runs and self.engine == "up")
+    @rule(alone=st.booleans(), cpu=st.sampled_from([0.0, 0.0, 1.0]))
+    def read_activity(self, cpu: float, *, alone: bool) -> None:
+        """An ending engine works, or waits for nothing."""
+        self.spent += cpu
+        self.take(ActivityRead(self.now, Activity(self.spent), alone=alone))
 
     @precondition(lambda self: self.at_risk)
     @rule(fault=FAULTS)

@@ -15,6 +15,7 @@ from servicekit.errors import ExitCode
 from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
+    ActivityRead,
     ClockJumped,
     CountersRead,
     EngineExited,
@@ -39,6 +40,7 @@ from servicekit.watchdog.events import (
     TimePassed,
 )
 from servicekit.watchdog.memory import Memory
+from servicekit.watchdog.progress import Activity
 from servicekit.watchdog.state import step, wake_at
 from servicekit.watchdog.view import Published, view
 
@@ -154,6 +156,39 @@ def test_a_run_from_launch_to_a_requested_stop() -> None:
         "degraded CancelProbe",
         "stopped Exit(0)",
     ]
+
+
+def stopped_with(*looks: tuple[float, float, bool]) -> Run:
+    """Stop a run at 20 s; each look is a time, the CPU time so far, and whether it is alone."""
+    run = ready()
+    stop = StopRequested(20, Cause.STOP_REQUESTED, "stopped by systemd")
+    run.replay(stop, *(ActivityRead(at, Activity(cpu), alone=alone) for at, cpu, alone in looks))
+    return run
+
+
+def test_an_engine_that_waits_for_nothing_is_killed_after_a_second() -> None:
+    """A leader whose workers are dead, and that does nothing, has nothing to drain."""
+    run = stopped_with((20, 7.0, False), (20.2, 7.0, True), (20.6, 7.02, True))
+    assert run.memory.phase == "stopping"
+    assert run.replay(ActivityRead(21.2, Activity(7.04), alone=True)) == ["degraded Kill"]
+    run.replay(EngineExited(21.3, Fault(Cause.ENGINE_SIGNAL, "killed")))
+    run.replay(SurveyTaken(21.4, CLEAN, 21.3))
+    assert run.code is ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param(((20.2, 7.0, False), (22, 7.0, False), (25, 7.0, False)), id="workers"),
+        pytest.param(((20.2, 7.0, True), (21.3, 7.2, True), (22.2, 7.4, True)), id="works"),
+        pytest.param(((20.2, 7.0, True), (20.4, 7.1, True), (21.3, 7.1, True)), id="just-idle"),
+    ],
+)
+def test_an_engine_that_drains_has_its_grace_period(
+    looks: tuple[tuple[float, float, bool], ...],
+) -> None:
+    """While workers live, or the leader works, nothing is cut short."""
+    assert stopped_with(*looks).memory.phase == "stopping"
 
 
 def test_an_engine_that_dies_is_never_shown_as_ready() -> None:
