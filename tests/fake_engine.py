@@ -34,6 +34,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `draft_graph` | true | false: the boot log says that the draft graph was disabled |
 | `impostor` | false | the port is served by a process that is not this one's child and has no environment of it |
 | `workers` | 0 | child processes; when one dies, sglang kills itself, vllm answers 500 and exits 0; sglang's die with it, the others' survive it |
+| `recycles` | false | a worker that dies is replaced |
 
 **How it behaves** (likewise)
 
@@ -219,6 +220,7 @@ class Personality:
     acceptance: float | None = None
     terms: int = 1
     drains: float = -1
+    recycles: bool = False
 
 
 STATE = {field.name for field in fields(Personality)}
@@ -434,7 +436,11 @@ class Engine:
             self._lost_worker()
 
     def _lost_worker(self) -> None:
+        if self.me.recycles:
+            self.workers = [each for each in self.workers if each.poll() is None]
+            return
         if self.me.dialect == "sglang":
+            time.sleep(0.3)
             log("SIGQUIT received. signum=3, frame=None. It usually means one child failed.")
             os.kill(os.getpid(), signal.SIGKILL)
         log("EngineCore encountered an issue. See stack trace (above) for the root cause.")

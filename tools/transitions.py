@@ -48,6 +48,7 @@ from servicekit.watchdog.events import (
     Sweep,
     Terminate,
     TimePassed,
+    WorkerExited,
 )
 from servicekit.watchdog.memory import Memory
 from servicekit.watchdog.progress import Activity
@@ -84,6 +85,7 @@ LEFT: Final = Process(501, started=1, user="servicekit", command="worker")
 STRANGER: Final = Process(502, started=1, user="alice", command="train.py", mib=9000)
 FAULT: Final = Fault(Cause.ENGINE_SIGNAL, "killed by SIGSEGV")
 EXITED: Final = EngineExited(0, FAULT)
+LOST: Final = WorkerExited(0, Fault(Cause.WORKER_DIED, "pid 4712 died"))
 STOP: Final = StopRequested(0, Cause.STOP_REQUESTED, "asked by systemd")
 STARTED: Final = Started(0, hold_until=0, faults_left=5, budget="5 faults in 60 min")
 LOADING: Final = (STARTED, SurveyTaken(1, CLEAN, 0), Launched(1, 4711))
@@ -117,6 +119,7 @@ RUNS: Final[Mapping[RunPhase, tuple[tuple[Event, ...], ...]]] = {
         (*SERVING, *(replace(WRONG_MODEL, at=at) for at in (41.0, 43.0))),
         (*SERVING, ProbeFailed(41, ProbeFailure.ERROR, "answered by 500")),
         (*SERVING, replace(CPU, at=20)),
+        (*SERVING, replace(LOST, at=20)),
         (*SERVING, SurveyTaken(25, SurveyResult(foreign=(STRANGER,)), 25)),
     ),
     RunPhase.STOPPING: (
@@ -158,6 +161,7 @@ EVENTS: Final[tuple[Event, ...]] = (
     CPU,
     replace(CPU, present=False),
     ActivityRead(0, Activity(), alone=True),
+    LOST,
     ClockJumped(0, 3600),
 )
 """The typical cases of each kind of event but the passing of time."""

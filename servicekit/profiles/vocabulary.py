@@ -93,6 +93,7 @@ class Reason(StrEnum):
     WRONG_ANSWER = "wrong-answer"
     REPEATED_ANSWER = "repeated-answer"
     CPU_FALLBACK = "cpu-fallback"
+    WORKER_DIED = "worker-died"
     DRAFT_GRAPH_DISABLED = "draft-graph-disabled"
     TOO_SLOW = "too-slow"
     ACCEPTANCE_ZERO = "acceptance-zero"

@@ -52,6 +52,7 @@ CLEARED_BY_AN_ANSWER: Final = (
     Reason.WRONG_ANSWER,
     Reason.REPEATED_ANSWER,
     Reason.CPU_FALLBACK,
+    Reason.WORKER_DIED,
 )
 REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
     Reason.UNANSWERED: Cause.UNANSWERED,
@@ -59,6 +60,7 @@ REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
     Reason.WRONG_ANSWER: Cause.WRONG_ANSWER,
     Reason.REPEATED_ANSWER: Cause.REPEATED_ANSWER,
     Reason.CPU_FALLBACK: Cause.CPU_FALLBACK,
+    Reason.WORKER_DIED: Cause.WORKER_DIED,
     Reason.DRAFT_GRAPH_DISABLED: Cause.DRAFT_GRAPH_DISABLED,
     Reason.TOO_SLOW: Cause.TOO_SLOW,
     Reason.ACCEPTANCE_ZERO: Cause.ACCEPTANCE_ZERO,

@@ -43,6 +43,7 @@ from servicekit.watchdog.events import (
     Sign,
     Started,
     StopRequested,
+    WorkerExited,
 )
 from servicekit.watchdog.fault_reset import ordered_reset
 from servicekit.watchdog.ledger import Kind, Ledger
@@ -52,7 +53,9 @@ from servicekit.watchdog.preload import preload
 from servicekit.watchdog.progress import Activity, download_bytes, signs
 from servicekit.watchdog.publish import Notifier
 from servicekit.watchdog.reporter import Reporter
+from servicekit.watchdog.state import UP
 from servicekit.watchdog.survey import Surveyor
+from servicekit.watchdog.workers import Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -148,6 +151,7 @@ class Watchdog:
             stop_with(self._parent)
         self._stops: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[None] | None = None
+        self._workers = Workers(self._census.memory, self._worker_exited)
         self._swept: set[tuple[int, int]] = set()
         """Orphans that were logged, by pid and start time."""
 
@@ -174,6 +178,7 @@ class Watchdog:
                 task.cancel()
             await self._surveyor.close()
             watcher.close()
+            self._workers.close()
             await self._closing.aclose()
             if self._engine is not None:
                 self._engine.close()
@@ -291,7 +296,13 @@ class Watchdog:
 
     async def probe(self) -> ProbePassed | ProbeFailed:
         """See `World.probe`."""
-        return await self._monitor.readiness()
+        result = await self._monitor.readiness()
+        engine = self._alive()
+        first = self._loop.memory.phase is RunPhase.LOADING and isinstance(result, ProbePassed)
+        if first and engine is not None:  # before it is published
+            members = self._surveyor.look_at_members(engine)
+            self._workers.watch(one for one in members if one.pid != engine.pid)
+        return result
 
     async def read_counters(self) -> Counters | None:
         """See `World.read_counters`."""
@@ -348,13 +359,27 @@ class Watchdog:
         if engine is None or status is None:
             return
         asyncio.get_running_loop().remove_reader(engine.pidfd)
+        self._workers.close()
         for _ in range(LAST_READS):
             self._read_output()
-        oom = evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
+        oom = self._oom()
         fault = fault_of(Cause.ENGINE_EXIT, f"the engine ended with {status.named}")
         with self.reporter.fenced("the cause of the engine's end"):
             fault = self._monitor.why(status, oom)
         self._loop.post(EngineExited(time.monotonic(), fault))
+
+    def _oom(self) -> evidence.OomProof | None:
+        return evidence.oom_evidence(self._ooms[0], evidence.oom_kills(cgroups.own()))
+
+    def _worker_exited(self, process: Process) -> None:
+        """Take the end of one of the engine's processes; when the leader ends, all of them do."""
+        if self._alive() is None or self._loop.memory.phase not in UP:
+            return
+        self._read_output()
+        fault = fault_of(Cause.WORKER_DIED, f"{process.named} died")
+        with self.reporter.fenced("the cause of a process's end"):
+            fault = self._monitor.why_lost(process, self._oom())
+        self._loop.post(WorkerExited(time.monotonic(), fault))
 
     def _signalled(self, received: Received) -> None:
         managers = {1, self._parent, os.getppid()}
@@ -413,7 +438,7 @@ class Watchdog:
         """Look often at what an ending engine still does."""
         while self._loop.memory.phase is RunPhase.STOPPING and (engine := self._alive()):
             members = self._surveyor.look_at_members(engine)
-            alone, now = engine.is_alone(members), time.monotonic()
+            alone, now = self._workers.left_alone(engine.pid, members), time.monotonic()
             self._loop.post(ActivityRead(now, engine.activity(members), alone=alone))
             await asyncio.sleep(ENDING_LOOK)
 

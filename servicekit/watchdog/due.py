@@ -183,7 +183,7 @@ def nothing_finishes(policy: Policy, memory: Memory, at: float) -> tuple[Memory,
 
 def _nothing_finishes_at(policy: Policy, memory: Memory) -> float | None:
     since = memory.probe.unanswered_since
-    noted = any(one.reason is Reason.PROGRESS_WITHOUT_COMPLETION for one in memory.conditions)
+    noted = memory.holds(Reason.PROGRESS_WITHOUT_COMPLETION)
     if since is None or memory.reading.moved_at <= since or noted:
         return None
     return max(since, memory.probe.finished_at) + policy.unfinished

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from servicekit.diagnosis.causes import Cause, Retry
 from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode
+from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     Actions,
     CancelProbe,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 OVERDUE: Final = 10.0
 """Seconds: an answer that is later than its own limit by this is given up."""
 HUNG_GRACE: Final = 5.0
-"""Seconds: a hung engine has nothing to drain, so its grace period is cut to this."""
+"""Seconds: an engine that is hung, or lost a process, has nothing to drain: its grace period."""
 MARGIN: Final = 30.0
 """Seconds added to what the manager is asked to wait, so that our deadline comes before its own."""
 
@@ -69,7 +70,7 @@ def extend_end(policy: Policy, grace: float) -> ExtendTimeout:
 
 def stop(policy: Policy, memory: Memory, at: float, fault: Fault | None) -> tuple[Memory, Actions]:
     """Begin the end of the run: of the engine where there is one, else straight to settling."""
-    hung = fault is not None and fault.cause is Cause.HUNG
+    hung = fault is not None and (fault.cause is Cause.HUNG or memory.holds(Reason.WORKER_DIED))
     fault = after_suspend(memory, fault)
     if not memory.alive:
         return settle(policy, memory, at, fault)

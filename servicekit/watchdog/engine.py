@@ -71,7 +71,6 @@ class EngineProcess:
         self._spent: dict[tuple[int, int], Activity] = {}
         self._activity = Activity()
         self._asked_to_end = False
-        self._had_others = False
 
     @classmethod
     def launch(
@@ -146,13 +145,7 @@ class EngineProcess:
             if marker == self.marker and processes[pid].session != os.getsid(0)
         }
         found = procfs.descendants(roots, processes)
-        members = {pid: processes[pid] for pid in found if processes[pid].alive}
-        self._had_others = self._had_others or len(members) > 1
-        return members
-
-    def is_alone(self, members: Iterable[Stat]) -> bool:
-        """Return whether only the leader is left of an engine that had more processes."""
-        return self._had_others and all(member.pid == self.pid for member in members)
+        return {pid: processes[pid] for pid in found if processes[pid].alive}
 
     def tree(self) -> tuple[Process, ...]:
         """Describe its living processes."""

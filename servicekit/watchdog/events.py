@@ -255,6 +255,14 @@ class EngineExited:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A process that the engine had when it became ready is dead; `fault` names it, and why."""
+
+    at: float
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True)
 class FaultSeen:
     """Something outside the engine ends this run: a fatal Xid, a signal from a foreign process."""
 
@@ -292,6 +300,7 @@ Event: TypeAlias = (
     | Observed
     | ActivityRead
     | EngineExited
+    | WorkerExited
     | FaultSeen
     | StopRequested
     | ClockJumped

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Contexts, Counters
     from servicekit.errors import ExitCode
     from servicekit.profiles.vocabulary import Reason
-    from servicekit.watchdog.events import ActivityRead, ProbeFailure
+    from servicekit.watchdog.events import ActivityRead, ProbeFailure, WorkerExited
 
 NOT_STARTED: Final = Started(0.0, hold_until=0.0)
 
@@ -124,9 +124,15 @@ class Memory:
     contexts: Contexts | None = None
     conditions: tuple[Condition, ...] = ()
     """What makes it degraded, oldest first."""
+    lost: WorkerExited | None = None
+    """The process whose death made it degraded last, be it now or before it answered again."""
     suspended: str = ""
     """The suspend of the machine, in words, since which the engine has not answered."""
     end: End = End()
+
+    def holds(self, reason: Reason) -> bool:
+        """Return whether it is degraded for this reason."""
+        return any(one.reason is reason for one in self.conditions)
 
     @property
     def began(self) -> bool:

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from servicekit.diagnosis.reading import BootFacts
+    from servicekit.diagnosis.verdict import Diagnosis
     from servicekit.engines.base import Contexts, Counters
     from servicekit.host.child import ExitStatus
+    from servicekit.host.facts import Process
     from servicekit.profiles.model import Profile
     from servicekit.watchdog.events import Event
     from servicekit.watchdog.evidence import OomProof
@@ -129,6 +131,26 @@ class EngineMonitor:
             reason = Reason.DRAFT_GRAPH_DISABLED
             self._post(Observed(now, reason, present=True, sentence=sentence))
 
+    def why_lost(self, process: Process, oom: OomProof | None) -> Fault:
+        """Conclude why a process of the engine, which still runs, has died."""
+        found = self._diagnose(exit_status=1)
+        if not found.weak:
+            remedy = found.remedies[0] if found.remedies else ""
+            return Fault(found.cause, f"{process.named} died: {found.sentence}", remedy)
+        cause, why = Cause.WORKER_DIED, ""
+        if oom is not None:
+            cause, why = Cause.OOM_KILL, f": {oom.sentence}"
+        return Fault(cause, f"{process.named} died{why}", cause.remedies[0])
+
+    def _diagnose(self, exit_status: int | None = None, signal: int | None = None) -> Diagnosis:
+        return diagnose(
+            self._reader.reading(),
+            options=self._profile.options,
+            exit_status=exit_status,
+            signal=signal,
+            profile=self._profile.name,
+        )
+
     def why(self, status: ExitStatus, oom: OomProof | None) -> Fault:
         """Conclude why the engine ended; `oom` is what proves that the kernel killed for memory.
 
@@ -136,14 +158,7 @@ class EngineMonitor:
         a signal are better evidence.
         """
         self._reader.close()
-        reading = self._reader.reading()
-        found = diagnose(
-            reading,
-            options=self._profile.options,
-            exit_status=status.code,
-            signal=status.signal,
-            profile=self._profile.name,
-        )
+        found = self._diagnose(status.code, status.signal)
         remedy = found.remedies[0] if found.remedies else ""
         fault = Fault(found.cause, found.sentence, remedy)
         if not found.weak:
@@ -156,7 +171,7 @@ class EngineMonitor:
         # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
         itself = found.cause in ENDS_ITSELF or (
             self._profile.engine is EngineName.SGLANG
-            and any("sigquit" in line.lower() for line in reading.tail)
+            and any("sigquit" in line.lower() for line in self._reader.reading().tail)
         )
         if status.signal in OUTSIDE_SIGNALS and not itself:
             sentence = f"the engine was ended by {status.named} from outside"

@@ -42,6 +42,7 @@ from servicekit.watchdog.events import (
     SurveyResult,
     SurveyTaken,
     Sweep,
+    WorkerExited,
 )
 from servicekit.watchdog.memory import Memory, Probing, Reading
 from servicekit.watchdog.progress import stands_still
@@ -58,6 +59,10 @@ LINGER: Final = 1.0
 # How long an ending engine without its workers may do nothing. vLLM's API server waits until its
 # connections are closed, which nobody answers any more.
 IDLE_LIMIT: Final = 1.0
+# How long an engine that lost a process must answer nothing, its counters standing still.
+LOST_LIMIT: Final = 1.0
+# How soon after a process of it an engine ends because of that: SGLang takes 6 s to notice.
+LOST_LATELY: Final = 15.0
 
 NO_ANSWER: Final = frozenset(
     {
@@ -101,8 +106,27 @@ def engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[
     """Settle after the engine's end; it is a fault unless an end was already under way."""
     if not memory.alive or memory.phase is RunPhase.SETTLING:
         return memory, ()
-    fault = None if memory.end.stop else ending.after_suspend(memory, event.fault)
+    fault: Fault | None = event.fault
+    lost, weak = memory.lost, event.fault.cause in {Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}
+    if lost and weak and event.at <= lost.at + LOST_LATELY:
+        fault = _because_lost(lost, f"then {event.fault.sentence}")
+    fault = None if memory.end.stop else ending.after_suspend(memory, fault)
     return ending.settle(policy, replace(memory, alive=False), event.at, fault)
+
+
+def worker_exited(memory: Memory, event: WorkerExited) -> tuple[Memory, Actions]:
+    """Degrade at once, and probe at once: an engine may well replace a worker by itself."""
+    memory = replace(
+        memory,
+        lost=memory.lost if memory.holds(Reason.WORKER_DIED) else event,
+        probe=replace(memory.probe, running=False, next_at=event.at),
+    )
+    memory = set_condition(memory, Reason.WORKER_DIED, event.at, event.fault.sentence)
+    return memory, (CancelProbe(),)
+
+
+def _because_lost(lost: WorkerExited, more: str) -> Fault:
+    return replace(lost.fault, sentence=f"{lost.fault.sentence}; {more}")
 
 
 def activity_read(policy: Policy, memory: Memory, event: ActivityRead) -> tuple[Memory, Actions]:
@@ -290,6 +314,10 @@ def probe_failed(policy: Policy, memory: Memory, event: ProbeFailed) -> tuple[Me
     lasted = at - probe.failing_since >= FAILURE_WINDOW
     if fatal and lasted and probe.failures >= FAILURE_THRESHOLD:
         return ending.stop(policy, memory, at, fault_of(fatal, event.sentence))
+    lost = memory.lost if memory.holds(Reason.WORKER_DIED) else None
+    if lost and failure in NO_ANSWER and at >= max(lost.at, memory.reading.moved_at) + LOST_LIMIT:
+        fault = _because_lost(lost, f"since then: {event.sentence}")
+        return ending.stop(policy, memory, at, fault)
     if not loading:
         reason = FAILURE_REASON.get(failure, Reason.UNANSWERED)
         memory = set_condition(memory, reason, at, event.sentence)

@@ -38,6 +38,7 @@ from servicekit.watchdog.events import (
     StopRequested,
     SurveyTaken,
     TimePassed,
+    WorkerExited,
 )
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             return ending.stop(policy, memory, event.at, event.fault)
         case EngineExited():
             return reactions.engine_exited(policy, memory, event)
+        case WorkerExited() if phase in {RunPhase.SERVING, RunPhase.DEGRADED}:
+            return reactions.worker_exited(memory, event)
         case SurveyTaken():
             return reactions.survey_taken(policy, memory, event)
         case Launched() if phase is RunPhase.LOADING:
@@ -120,6 +123,7 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             | CountersRead()
             | Observed()
             | ActivityRead()
+            | WorkerExited()
         ):
             return memory, ()  # late: what it speaks of is already being ended
         case _:

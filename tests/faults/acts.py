@@ -94,6 +94,13 @@ def kill_worker(stage: Stage) -> None:
     stage.send(worker, "KILL")
 
 
+def hang_without_worker(stage: Stage) -> None:
+    """Kill one of the processes of an engine that does not notice, and answers nothing more."""
+    worker = stage.fetch("/_fault")["workers"][0]
+    stage.tell(completion="hang")
+    stage.send(worker, "KILL")
+
+
 def hang_up(stage: Stage) -> None:
     """Close the terminal that the watchdog runs in."""
     stage.send(stage.manager_pid, "USR1")

@@ -391,7 +391,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "sglang-scheduler-dies",
         "SGLang's scheduler is killed, and SGLang kills itself",
-        Failed("engine-signal", 75, within=AT_ONCE, says="also sends to itself"),
+        Failed("worker-died", 75, within=AT_ONCE, says=r"pid \d+ .* died; .*also sends to itself"),
         engine="sglang",
         script={"workers": 2},
         act=acts.kill_worker,
@@ -400,12 +400,30 @@ ROWS: Final[tuple[Row, ...]] = (
         "vllm-core-dies",
         "vLLM's core is killed: it answers 500 and exits 0",
         Failed(
-            "engine-exit", 75, within=AT_ONCE + 0.2, says="as vLLM does after its core process died"
+            "worker-died",
+            75,
+            within=AT_ONCE + 0.2,
+            says=r"pid \d+ .* died; .*as vLLM does after its core process died",
         ),
         engine="vllm",
         script={"workers": 2},
         act=acts.kill_worker,
         quick=LATER,
+    ),
+    Row(
+        "worker-dies-unnoticed",
+        "one of the engine's processes is killed; it does not notice, and answers nothing",
+        Failed("worker-died", 75, within=DEADLINE + 1, says=r"pid \d+ .* died; since then: no ans"),
+        engine="vllm",
+        script={"workers": 2, "recycles": True},
+        act=acts.hang_without_worker,
+    ),
+    Row(
+        "worker-recycled",
+        "one of the engine's processes ends, and it goes on answering",
+        Degraded("worker-died", within=AT_ONCE, says=r"pid \d+ .* died", recovers=True, hold=2),
+        script={"workers": 2, "recycles": True},
+        act=acts.kill_worker,
     ),
     Row(
         "vllm-workers-survive",

@@ -89,6 +89,7 @@ from servicekit.watchdog.events import (
     TakeSurvey,
     Terminate,
     TimePassed,
+    WorkerExited,
 )
 from servicekit.watchdog.memory import Memory
 from servicekit.watchdog.progress import Activity
@@ -435,6 +436,12 @@ class World(RuleBasedStateMachine):
         """An ending engine works, or waits for nothing."""
         self.spent += cpu
         self.take(ActivityRead(self.now, Activity(self.spent), alone=alone))
+
+    @precondition(lambda self: self.at_risk and self.memory.phase in UP)
+    @rule(fault=FAULTS)
+    def lose_worker(self, fault: Fault) -> None:
+        """A process of the engine dies."""
+        self.take(WorkerExited(self.now, fault))
 
     @precondition(lambda self: self.at_risk)
     @rule(fault=FAULTS)

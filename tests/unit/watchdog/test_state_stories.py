@@ -38,6 +38,7 @@ from servicekit.watchdog.events import (
     SurveyTaken,
     TakeSurvey,
     TimePassed,
+    WorkerExited,
 )
 from servicekit.watchdog.memory import Memory
 from servicekit.watchdog.progress import Activity
@@ -156,6 +157,54 @@ def test_a_run_from_launch_to_a_requested_stop() -> None:
         "degraded CancelProbe",
         "stopped Exit(0)",
     ]
+
+
+DIED = WorkerExited(20, Fault(Cause.WORKER_DIED, "pid 4712 (core) died"))
+
+
+def test_a_dead_worker_is_a_condition_until_the_engine_answers() -> None:
+    """A pool may replace its workers: the engine is probed at once, and its answer decides."""
+    run = ready()
+    assert run.replay(DIED) == ["degraded CancelProbe RunProbe"]
+    assert view(run.memory).why == "pid 4712 (core) died"
+    assert run.replay(ProbePassed(20.1, FULL)) == ["ready"]
+    exited = EngineExited(50, Fault(Cause.ENGINE_EXIT, "exited with 0"))
+    run.replay(exited)
+    assert run.memory.end.fault == exited.fault
+
+
+def test_an_engine_that_answers_nothing_without_its_worker_is_ended() -> None:
+    """After a second of errors the fault names who died, and nothing is drained for long."""
+    run = ready()
+    failed = ProbeFailed(20.1, ProbeFailure.ERROR, "replied with 500")
+    said = run.replay(DIED, failed, replace(failed, at=21.2))
+    assert said[-1] == "failed CancelProbe Terminate"
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.WORKER_DIED
+    assert run.memory.end.fault.sentence == "pid 4712 (core) died; since then: replied with 500"
+    assert run.memory.end.grace == 5.0
+
+
+def test_a_dead_worker_of_a_busy_engine_is_no_fault() -> None:
+    """While counters move, an engine without an answer is busy."""
+    run = ready()
+    moving = (CountersRead(20.1 + k, Counters(progress=(float(k),))) for k in range(10))
+    run.replay(DIED, *moving, ProbeFailed(30, ProbeFailure.UNANSWERED, "no answer within 10 s"))
+    assert run.memory.phase == "degraded"
+
+
+def test_an_engine_that_ends_without_its_worker_ended_because_of_that() -> None:
+    """The fault of an engine that then ends by itself names who died, unless its log knows more."""
+    exited = EngineExited(21, Fault(Cause.ENGINE_EXIT, "exited with 0"))
+    run = ready()
+    run.replay(DIED, exited)
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.WORKER_DIED
+    assert run.memory.end.fault.sentence == "pid 4712 (core) died; then exited with 0"
+    run = ready()
+    run.replay(DIED, replace(exited, fault=Fault(Cause.CUDA_OOM, "out of memory")))
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.CUDA_OOM
 
 
 def stopped_with(*looks: tuple[float, float, bool]) -> Run:
