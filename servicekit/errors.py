@@ -1,7 +1,7 @@
 """Errors that a person can act on.
 
-Every mistake of a user becomes a `UserError`: one line that says what could not be done, to what,
-and what would do. Only `servicekit.cli` turns one into an exit code; nothing else prints or exits.
+Every mistake of a user becomes a `UserError`: one line that names the problem and the remedy. Only
+`servicekit.cli` turns one into an exit code; nothing else prints or exits.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every verb; 69, 75 and 78 are the names `sysexits.h` gives them."""
+    """Exit codes of every verb; 69, 75 and 78 are those of `sysexits.h`."""
 
     OK = 0
     FAILED = 1
-    """The thing asked about is not healthy, or the order could not be carried out."""
+    """The service is not healthy, or the command failed."""
     USAGE = 2
     """The command line is wrong; for `probe`: cannot tell."""
     UNAVAILABLE = 69
-    """Do not restart: the host or an operator must act."""
+    """Do not restart: the host or an operator must act first."""
     TEMPFAIL = 75
-    """Restart me: the engine ended by a fault that a new run may not have."""
+    """Restart: the engine failed, and a new run may succeed."""
     CONFIG = 78
-    """Do not restart: the configuration must change."""
+    """Do not restart: the configuration must change first."""
 
 
 class UserError(Exception):
-    """A mistake or a condition that the user can mend.
+    """A mistake or a condition that the user can fix.
 
-    `message` is one line, lower case, with names quoted and units on numbers. `hint` says what
-    would do and is printed behind it. `code` is the exit code of the verb that meets it.
+    `message` is one line, lower case, with names quoted and units on numbers. `hint` is the remedy
+    and is printed after it. `code` is the exit code of the command.
     """
 
     def __init__(self, message: str, *, hint: str = "", code: ExitCode = ExitCode.FAILED) -> None:

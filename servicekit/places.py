@@ -1,4 +1,4 @@
-"""Where servicekit's files live, for the whole system or for one user. Pure: only names."""
+"""Paths of servicekit's files, for the whole system or for one user. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Where one of ours begins that is not about the system's services in any case.
+# The beginning of a command of ours, but of none that always concerns the system's services.
 _COMMAND: Final = re.compile("`servicekit (?!--user)(?=[^`]*`(?! as root))")
 
 
@@ -23,7 +23,7 @@ class Scope(StrEnum):
 
 
 def spelt(text: str, scope: Scope) -> str:
-    """Spell the commands of ours in `text` as one user has to, where services of one are meant."""
+    """Add --user to our commands in `text` where they concern a user's services."""
     return _COMMAND.sub("`servicekit --user ", text) if scope is Scope.USER else text
 
 
@@ -61,12 +61,12 @@ class Places:
 
     @property
     def for_tunnels(self) -> Places:
-        """The same, but for the manifests: those of tunnels are none of a profile."""
+        """The same places, with a directory of their own for the manifests of tunnels."""
         return replace(self, manifests=self.manifests / "tunnels")
 
     @property
     def boot_target(self) -> str:
-        """The target that systemd reaches when the boot is over; of a user, the first login."""
+        """The target that systemd reaches at the end of the boot, or of a user's first login."""
         return "multi-user.target" if self.scope is Scope.SYSTEM else "default.target"
 
     def manifest(self, profile: str) -> PurePosixPath:
@@ -78,7 +78,7 @@ class Places:
         return self.state / profile / "history.jsonl"
 
     def reset(self, profile: str) -> PurePosixPath:
-        """The operator's last order to forget the profile's faults; none of its account's."""
+        """The operator's last reset of the restart count; not writable by the service's account."""
         return self.state / ".resets" / profile
 
     def state_file(self, profile: str) -> PurePosixPath:
@@ -94,7 +94,7 @@ class Places:
         return self.wrappers / profile
 
     def plan(self, profile: str) -> PurePosixPath:
-        """The profile as its install resolved it: what the watchdog runs."""
+        """The resolved profile that the watchdog runs."""
         return self.wrappers / f"{profile}.plan.json"
 
     def secret(self, profile: str, variable: str) -> PurePosixPath:
@@ -153,7 +153,7 @@ def user_places(home: str, uid: int, environment: Mapping[str, str]) -> Places:
 
 
 def below(root: str) -> Places:
-    """Places all below one directory: nothing is left behind when `root` is removed."""
+    """Places all below one directory."""
     base = PurePosixPath(root)
     return Places(
         scope=Scope.USER,

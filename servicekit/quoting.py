@@ -1,9 +1,8 @@
-"""Text in three dialects: POSIX sh, systemd's unit files, Supervisor's configuration.
+"""Quotes values for POSIX sh, systemd's unit files and Supervisor's configuration.
 
-One function per kind of place that a value can stand in. What a function returns, the dialect's own
-parser reads back as exactly the value that went in; what a dialect cannot hold is refused with
-`UnquotableError` and never approximated. The tests prove both with the real parsers. Templates use
-these functions as their filters, and nothing else quotes.
+There is one function for each kind of place. The dialect's own parser reads back exactly the value
+that was quoted; a value that a dialect cannot express raises `UnquotableError`. The tests prove
+both with the real parsers. Templates use these functions as filters, and nothing else quotes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class UnquotableError(ValueError):
-    """A value that a dialect has no way to hold. The message names the place and the character."""
+    """A value that a dialect cannot express. The message names the place and the character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,13 @@ class Reference:
     name: str
 
     def __post_init__(self) -> None:
-        """Refuse a name that sh would not read as a variable's."""
+        """Refuse a name that is not valid in sh."""
         _require_variable(self.name)
 
 
 Piece: TypeAlias = str | Reference
 Word: TypeAlias = tuple[Piece, ...]
-"""One argument, as the pieces that run together in it: `--port=` and a reference to the port."""
+"""One argument as a sequence of pieces, such as `--port=` and a reference to the port."""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -44,7 +43,7 @@ _NOWHERE: Final = re.compile("[\0\ud800-\udfff]")
 _NONCHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
     chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)
 )
-"""UTF-8 for everyone but systemd and D-Bus: such a unit would run, but `systemctl status` fail."""
+"""Valid UTF-8 except for systemd and D-Bus: the unit would run, but `systemctl status` fail."""
 
 _SYSTEMD_PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _SYSTEMD_SPECIAL: Final = re.compile(r'[%"\\\x01-\x1f\x7f]')
@@ -66,12 +65,12 @@ def sh_default(name: str, value: str) -> str:
 
 
 def systemd_word(text: str) -> str:
-    """One argument in `ExecStart=` and its kin. For a whole command see `systemd_words`."""
+    """One argument of `ExecStart=` and similar. For a whole command see `systemd_words`."""
     return _systemd_quoted(text.replace("$", "$$"))
 
 
 def systemd_words(argv: Sequence[str]) -> str:
-    """The command line `argv` for `ExecStart=` and its kin; it begins with an absolute path."""
+    """The command line `argv` for `ExecStart=` and similar; it begins with an absolute path."""
     _require_program(argv)
     program = argv[0]
     if not program.startswith("/"):
@@ -84,20 +83,20 @@ def systemd_words(argv: Sequence[str]) -> str:
 
 
 def systemd_environment(name: str, value: str) -> str:
-    """One assignment of an `Environment=` line, where "$" has no meaning but "%" has one."""
+    """One assignment of an `Environment=` line, where "%" is special and "$" is not."""
     _require_variable(name)
     return _systemd_quoted(f"{name}={value}")
 
 
 def systemd_path(path: str) -> str:
-    """One path of a list, as of `ReadWritePaths=`, where a backslash can only hold off a quote."""
+    """One path of a list, as in `ReadWritePaths=`, where a backslash can only escape a quote."""
     _refuse(f"[\x01-\x1f\x7f{_NONCHARACTERS}]", path, "a path in a systemd unit")
     escaped = re.sub(r'["\\]', r"\\\g<0>", path).replace("%", "%%")
     return escaped if _SYSTEMD_PLAIN.fullmatch(path) else f'"{escaped}"'
 
 
 def systemd_value(text: str) -> str:
-    """A value that systemd takes whole, as that of `Description=`. Nothing can be quoted there."""
+    """A value that systemd takes whole, as in `Description=`. Nothing can be quoted there."""
     place = "a plain value in a systemd unit"
     _refuse(f"[\r\n{_NONCHARACTERS}]", text, place)
     _refuse_edges(text, place)
@@ -113,11 +112,11 @@ def supervisor_words(argv: Sequence[str]) -> str:
 
 
 def supervisor_value(text: str) -> str:
-    """A value that Supervisor takes whole, as that of `directory=`. Nothing can be quoted there."""
+    """A value that Supervisor takes whole, as in `directory=`. Nothing can be quoted there."""
     place = "a plain value in a Supervisor configuration"
     _refuse(r"[\r\n]", text, place)
     _refuse_edges(text, place)
-    _refuse(r"(?<=\s)[;#]", text, place, why=" behind white space, which would begin a comment")
+    _refuse(r"(?<=\s)[;#]", text, place, why=" after white space, where it begins a comment")
     if "%(here)s" in text:
         raise UnquotableError(
             f'{place} cannot contain "%(here)s", which is replaced even if quoted'
@@ -162,7 +161,7 @@ def _supervisor_quoted(text: str) -> str:
 
 def _require_variable(name: str) -> None:
     if not _VARIABLE.fullmatch(name):
-        raise UnquotableError(f'"{name}" is not a name for a variable: use A-Z, 0-9 and "_"')
+        raise UnquotableError(f'"{name}" is not the name of a variable: use A-Z, 0-9 and "_"')
 
 
 def _require_program(argv: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Text of others, made fit for one line of ours."""
+"""Makes text of other programs and of users safe for one line of a terminal or a log."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LONGEST_QUOTE: Final = 60  # characters of a user's value that a finding repeats
 
 
 def printable(text: str) -> str:
-    """Make `text` fit for a line of a terminal: whole, with control characters spelt out."""
+    """Escape the control characters of `text`."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 def plain(line: str) -> str:
-    """Make a line of another program fit for a log and a terminal.
+    """Make a line of another program safe for a log and a terminal.
 
-    Colours are left out; all else that a terminal or a log would obey is spelt out.
+    Colours are removed, other control characters escaped; tabs and wide spaces stay.
     """
     if "\x1b" in line:
         line = _COLOUR.sub("", line)
@@ -41,12 +41,12 @@ def _is_obeyed(character: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """Make a user's `text` fit to be repeated: short, and printable."""
+    """Shorten a user's `text` and make it printable, for quoting it in a message."""
     return printable(text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}…")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Give `; did you mean "…"?` for the name in `known` closest to `word`, else nothing."""
+    """Return `; did you mean "…"?` for the name in `known` closest to `word`, else nothing."""
     import difflib
 
     close = difflib.get_close_matches(word, list(known), n=1)

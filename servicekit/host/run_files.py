@@ -2,7 +2,7 @@
 
 The directory is a service's own, and whoever writes or reads there may be root, who must not be led
 astray by what that service put there: every step is taken relative to a directory that is open and
-was no link, and what is no regular file is passed over.
+was no link, and what is not a regular file is passed over.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class _Loaded:
 
 
 class _NoBaseError(Exception):
-    """Why `extends` leads nowhere."""
+    """Why the profile named by `extends` cannot be used."""
 
 
 class Catalog:
@@ -127,7 +127,7 @@ class Catalog:
         return {*_built_in(), *self._site_names()}
 
     def _site_names(self) -> tuple[str, ...]:
-        """Names of the site's files, be they names for a profile or not."""
+        """Names of the site's files, valid as names of profiles or not."""
         try:
             entries = sorted(entry.name for entry in self._directory.iterdir())
         except FileNotFoundError:
@@ -203,7 +203,7 @@ class Catalog:
             raise _NoBaseError("must be the name of a profile in quotes")
         if name in extended_by:
             circle = " extends ".join(f'"{each}"' for each in (*extended_by, name))
-            raise _NoBaseError(f"leads back to itself: {circle}")
+            raise _NoBaseError(f"extends itself: {circle}")
         known = self._known()
         if name not in known:
             raise _NoBaseError(f'there is no profile "{shown(name)}"{did_you_mean(name, known)}')

@@ -19,7 +19,7 @@ Path: TypeAlias = tuple[str | int, ...]
 """Keys and array indexes that lead to a value, outermost first."""
 
 Lines: TypeAlias = "Mapping[Path, int]"
-"""On which line, from 1, a file says what is at a path."""
+"""Line, from 1, of the value at a path."""
 
 
 _HUGE: Final = 10**12
@@ -132,7 +132,7 @@ def syntax(error: ValueError) -> str:
     """Explain why a text is not TOML, from the error of `tomllib`."""
     found = _SYNTAX.match(str(error))
     if found is None:  # from Python's int(), passed on by tomllib
-        return "holds a number with too many digits"
+        return "contains a number with too many digits"
     what = found["what"]
     return f"{found['where']}: is not TOML: {what[0].lower()}{what[1:]}"
 

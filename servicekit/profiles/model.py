@@ -1,8 +1,7 @@
 """A profile: a named recipe for one engine, one model, one port. Frozen, and valid once it exists.
 
-What a single value may be stands in `vocabulary`, what must hold between values in `rules`;
-`parse` reports the findings of both together. All durations are in seconds, all sizes in tokens or
-MiB, as each field says.
+`vocabulary` checks single values, `rules` checks values against each other; `parse` reports the
+findings of both together. Durations are in seconds, sizes in tokens or MiB, as each field says.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ Executable = Annotated[
 ]
 ServedName = Annotated[
     StrictStr,
-    *_word(vocabulary.SERVED_NAME, 'a name without spaces and commas that begins without "-"'),
+    *_word(vocabulary.SERVED_NAME, 'a name without spaces, commas or a leading "-"'),
 ]
 Revision = Annotated[StrictStr, *_word(vocabulary.REVISION, "a branch, tag or commit on the hub")]
 Variable = Annotated[
@@ -109,7 +108,6 @@ OptionValue: TypeAlias = Annotated[
         }
     ),
 ]
-"""`true` emits the bare option, `false` none, an array gives it several values, a table is JSON."""
 
 
 class _Section(BaseModel):
@@ -117,39 +115,39 @@ class _Section(BaseModel):
 
 
 class Context(_Section):
-    """How many tokens of context the profile is for."""
+    """The context of one request."""
 
-    requested: Tokens = Field(description="tokens that one request is meant to be able to use")
+    requested: Tokens = Field(description="tokens of context for one request")
     minimum: Tokens | None = Field(
         default=None,
-        description="tokens below which the start is a fault, by default half of `requested`; "
-        "between the two the service is degraded",
+        description="smallest acceptable context in tokens, by default half of `requested`: "
+        "with less a start fails, between the two the service is degraded",
     )
     parallel: Count = Field(default=1, description="requests served at once (llama.cpp: slots)")
 
     @property
     def floor(self) -> int:
-        """Tokens below which the start is a fault."""
+        """Tokens of context with fewer of which a start fails."""
         return self.requested // 2 if self.minimum is None else self.minimum
 
 
 class Probe(_Section):
-    """The bounded completion that decides readiness."""
+    """The readiness probe: one completion within a deadline."""
 
     prompt: Line = Field(
-        default="What is two plus two? Reply with one word.", description="what is asked"
+        default="What is two plus two? Reply with one word.", description="prompt of the probe"
     )
     max_tokens: Annotated[StrictInt, Field(ge=1, le=256)] = Field(
-        default=8, description="tokens of the answer, at most"
+        default=8, description="maximum tokens of the answer"
     )
     expect: Line | None = Field(
-        default=None, description="regular expression that must be found in the answer"
+        default=None, description="regular expression that must match a part of the answer"
     )
     thinking: StrictBool = Field(
-        default=False, description="leave the model's thinking on while probing"
+        default=False, description="leave the model's thinking on during the probe"
     )
     deadline: Seconds = Field(
-        default=30.0, description="seconds for the whole gate, all its requests together"
+        default=30.0, description="seconds for the whole probe, all its requests together"
     )
 
 
@@ -157,101 +155,106 @@ class Start(_Section):
     """Bounds on a start."""
 
     stall: Seconds = Field(
-        default=600.0, description="seconds without any progress after which it is given up"
+        default=600.0, description="seconds without progress after which the start is aborted"
     )
     limit: Seconds = Field(
-        default=7200.0, description="seconds after which a start is given up in any case"
+        default=7200.0, description="seconds after which the start is aborted in any case"
     )
     gpu_wait: Seconds = Field(
-        default=120.0, description="seconds to wait for the GPU to appear and to be free"
+        default=120.0, description="seconds to wait until the GPU is present and free"
     )
 
 
 class Watch(_Section):
     """How a ready service is watched."""
 
-    interval: Seconds = Field(default=30.0, description="seconds between completions while idle")
+    interval: Seconds = Field(default=30.0, description="seconds between probes while idle")
     stall: Seconds = Field(
         default=180.0,
-        description="seconds that progress counters may stand still under an unanswered "
-        "completion: long enough for the longest compile of a first shape",
+        description="seconds that the engine's counters may stand still while a completion is "
+        "unanswered; allow for the longest compilation of a first shape",
     )
     unfinished: Seconds = Field(
         default=60.0,
-        description="seconds of moving counters without any finished completion after which the "
-        "service is degraded",
+        description="seconds after which the service is degraded if the counters move but no "
+        "completion finishes",
     )
-    survey: Seconds = Field(default=15.0, description="seconds between looks at who holds the GPU")
+    survey: Seconds = Field(
+        default=15.0, description="seconds between surveys of the processes on the GPU"
+    )
     decode_floor: Annotated[StrictFloat, Field(ge=0, le=1e6, allow_inf_nan=False)] = Field(
         default=0.0,
-        description="tokens/s of decoding below which the service is degraded; 0: not watched",
+        description="decode rate in tokens/s below which the service is degraded; 0 turns this off",
     )
     vram_minimum: Mebibytes = Field(
-        default=256, description="MiB of VRAM the engine must hold, else it fell back to the CPU"
+        default=256,
+        description="MiB of VRAM that the engine must hold; less means that it runs on the CPU",
     )
     stranger_allowance: Mebibytes = Field(
         default=1024,
-        description="MiB of VRAM that processes not ours, such as a desktop, may hold unreported",
+        description="MiB of VRAM that foreign processes, such as a desktop, may hold unreported",
     )
     ail_limit: Seconds = Field(
         default=120.0,
-        description="seconds that a reason named in `restart.on` may last before a restart",
+        description="seconds that a condition named in `restart.on` may last before a restart",
     )
 
 
 class Stop(_Section):
-    """How the engine is stopped; every bound is proven, not assumed."""
+    """How the engine is stopped."""
 
     grace: Seconds = Field(
-        default=30.0, description="seconds from SIGTERM to SIGKILL; a second SIGTERM at half"
+        default=30.0,
+        description="seconds from SIGTERM to SIGKILL; a second SIGTERM follows half-way",
     )
     kill: Seconds = Field(
-        default=15.0, description="seconds after SIGKILL before a process is called unkillable"
+        default=15.0, description="seconds after SIGKILL before a process counts as unkillable"
     )
-    settle: Seconds = Field(default=60.0, description="seconds for VRAM and port to be free again")
+    settle: Seconds = Field(default=60.0, description="seconds until VRAM and port must be free")
 
 
 class Restart(_Section):
-    """When a fault is followed by a new run."""
+    """When the engine is restarted after a fault."""
 
     budget: Count = Field(
-        default=5, description="faults within `window` after which it stays failed"
+        default=5, description="faults within `window` after which the service stays failed"
     )
     window: Seconds = Field(default=3600.0, description="seconds over which faults are counted")
     healthy: Seconds = Field(
-        default=600.0, description="seconds ready after which earlier faults are forgotten"
+        default=600.0, description="seconds of readiness after which the restart count is reset"
     )
     on: tuple[Reason, ...] = Field(
         default=(Reason.VRAM_ORPHAN, Reason.CPU_FALLBACK),
-        description="degraded reasons that are followed by a restart when they last",
+        description="conditions that cause a restart after `watch.ail_limit`",
     )
 
 
 class Service(_Section):
-    """What the service manager is told beyond the recipe."""
+    """How the service manager runs the engine."""
 
     user: Account | None = Field(
-        default=None, description="account that runs the engine, by default the settings' one"
+        default=None,
+        description="account that runs the engine, by default `service_user` of the settings",
     )
     network: Literal["loopback", "internet"] = Field(
         default="loopback",
-        description='"internet" lets the engine download by itself; "loopback" cuts it off and '
+        description='"internet" lets the engine download; "loopback" blocks that and '
         "sets HF_HUB_OFFLINE=1",
     )
     home: Literal["hidden", "read-only"] = Field(
         default="hidden",
-        description="whether the engine may read home directories (an engine installed in one)",
+        description="whether the engine may read home directories, as one installed there must",
     )
     read_write: tuple[Directory, ...] = Field(
-        default=(), description="absolute paths the engine may write to"
+        default=(), description="absolute paths that the engine may write to"
     )
     without: tuple[Directive, ...] = Field(
-        default=(), description="hardening directives to leave out of the unit"
+        default=(), description="hardening directives to omit from the unit"
     )
 
 
 class Profile(_Section):
-    """A named recipe. Whoever holds one need not check it again."""
+    """A named recipe for one engine, one model, one port."""
 
     name: Name = Field(description="the file's name without .toml")
     summary: Annotated[
@@ -270,33 +273,33 @@ class Profile(_Section):
         default=None, description="hub id or absolute path of the draft model"
     )
     served_name: ServedName = Field(description="model name that clients use")
-    host: Loopback = Field(default="127.0.0.1", description="a loopback address, always")
+    host: Loopback = Field(default="127.0.0.1", description="loopback address to listen on")
     port: Port = Field(description="TCP port, 1024 to 65535")
     gpus: tuple[Gpu, ...] = Field(
         default=("0",), description='GPUs by index or UUID, such as ["0"]; [] for a CPU profile'
     )
     arguments: tuple[Text, ...] = Field(
         default=(),
-        description="words placed before the options; may refer to {port} {host} {model} "
-        "{served_name} {cache} {state}",
+        description="arguments placed before the options, with the placeholders {port} {host} "
+        "{model} {served_name} {cache} {state}",
     )
     options: dict[str, OptionValue] = Field(
         default_factory=dict,
-        description="engine options by their exact long name without the leading dashes; true is "
-        "the bare option, false none, an array several values, a table JSON; text may refer to "
-        "what arguments may",
+        description="engine options by their exact long name without the leading dashes: true "
+        "gives the bare option, false omits it, an array gives several values, a table JSON; "
+        "text may contain the placeholders of `arguments`",
     )
     environment: dict[str, Text] = Field(
         default_factory=dict,
-        description="variables exported for the engine; values may refer to what arguments may",
+        description="variables of the engine; values may contain the same placeholders",
     )
     secrets: tuple[Variable, ...] = Field(
         default=(),
-        description="variables whose values `servicekit secret set` keeps, never this file",
+        description="variables whose values `servicekit secret set` stores, never this file",
     )
     api_key: Variable | None = Field(
         default=None,
-        description="which of `secrets` holds the server's API key, sent as a bearer token",
+        description="name of the secret that holds the server's API key, sent as a bearer token",
     )
     tunables: tuple[Line, ...] = Field(
         default=("port",),
@@ -305,7 +308,7 @@ class Profile(_Section):
     )
     requires: dict[str, Versions] = Field(
         default_factory=dict,
-        description='versions needed, such as {sglang = ">=0.5.16", flashinfer-python = ">0.6.15"}',
+        description='version ranges, such as {sglang = ">=0.5.16", flashinfer-python = ">0.6.15"}',
     )
     kv_precision_accepted: Line | None = Field(
         default=None, description="why a KV cache below FP8 is acceptable for this profile"

@@ -99,7 +99,7 @@ _Findings: TypeAlias = Iterator[Finding]
 
 
 def _manager_of(option: str, engine: EngineName) -> str | None:
-    """Say which key sets `option` of `engine`, however the engine's parser lets it be spelt."""
+    """Return the key that sets `option` of `engine`, in any spelling that the engine accepts."""
     managed = MANAGED[engine]
     exact = option.replace("_", "-")
     if exact in managed:
@@ -112,12 +112,12 @@ def _manager_of(option: str, engine: EngineName) -> str | None:
 
 def _check_executable(profile: Profile) -> _Findings:
     if profile.engine is EngineName.OPENAI and profile.executable is None:
-        yield Finding(("executable",), 'is missing: engine "openai" has no program of its own')
+        yield Finding(("executable",), 'is missing: engine "openai" has no default program')
 
 
 def _check_models(profile: Profile) -> _Findings:
     if profile.engine is EngineName.OPENAI:
-        return  # its model is what its own command line makes of it
+        return  # its own command line gives the model a meaning
     for key, model in (("model", profile.model), ("drafter", profile.drafter)):
         if model is None or model.startswith("/") or HUB_ID.match(model):
             continue
@@ -141,9 +141,15 @@ def _check_options(profile: Profile) -> _Findings:
         if manager is not None:
             yield Finding(path, f"is set by {manager}; remove it here")
         elif _SECRET_OPTION.search(option.replace("_", "-")) and isinstance(value, str):
-            yield Finding(path, "looks like a secret, and a command line is no place for one")
+            yield Finding(
+                path,
+                "looks like a secret, and every user can read a command line: use secrets instead",
+            )
         elif _SECRET_VALUE.search(str(value)):
-            yield Finding(path, "holds what looks like a secret, which everyone could read here")
+            yield Finding(
+                path,
+                "contains what looks like a secret, which users could read: use secrets instead",
+            )
         elif isinstance(value, str):
             yield from _misspelt_placeholders(path, value)
 
@@ -157,7 +163,10 @@ def _check_arguments(profile: Profile) -> _Findings:
             if manager is not None:
                 yield Finding(path, f'"--{shown(option)}" is set by {manager}; remove it here')
         if _SECRET_VALUE.search(argument):
-            yield Finding(path, "holds what looks like a secret, which everyone could read here")
+            yield Finding(
+                path,
+                "contains what looks like a secret, which users could read: use secrets instead",
+            )
         yield from _misspelt_placeholders(path, argument)
 
 
@@ -165,13 +174,13 @@ def _check_environment(profile: Profile) -> _Findings:
     for name, value in profile.environment.items():
         path = ("environment", name)
         if not re.fullmatch(ANY_VARIABLE, name):
-            yield Finding(path, 'is not a variable: use letters, digits and "_"')
+            yield Finding(path, 'is not a variable name: use letters, digits and "_"')
         elif name in RESERVED_VARIABLES or name.startswith("SERVICEKIT_"):
-            yield Finding(path, "belongs to servicekit and the service manager; remove it")
+            yield Finding(path, "is reserved for servicekit and the service manager; remove it")
         elif name in GPU_VARIABLES:
             yield Finding(path, "is set by gpus; remove it here")
         elif name.startswith("LLAMA_ARG_"):
-            yield Finding(path, "is an option by another name; say it in options")
+            yield Finding(path, "sets an option of llama.cpp; write it in options instead")
         elif (_SECRET_NAME.search(name) and value) or _SECRET_VALUE.search(value):
             yield Finding(
                 path, "looks like a secret: name it in secrets and run `servicekit secret set`"
@@ -184,18 +193,18 @@ def _misspelt_placeholders(path: Path, text: str) -> _Findings:
     for word in re.findall(r"(?<!\{)\{([a-z_-]+)\}(?!\})", text):
         meant = did_you_mean(word, PLACEHOLDERS)
         if word not in PLACEHOLDERS and meant:
-            yield Finding(path, f'"{{{word}}}" refers to nothing{meant}')
+            yield Finding(path, f'"{{{word}}}" is not a placeholder{meant}')
 
 
 def _check_secrets(profile: Profile) -> _Findings:
     for index, name in enumerate(profile.secrets):
         path = ("secrets", index)
         if name in profile.environment:
-            yield Finding(path, f'"{name}" is in environment, too; keep it in one place')
+            yield Finding(path, f'"{name}" is also in environment; remove it from one of them')
         elif name in RESERVED_VARIABLES or name.startswith("SERVICEKIT_"):
-            yield Finding(path, f'"{name}" belongs to servicekit and the service manager')
+            yield Finding(path, f'"{name}" is reserved for servicekit and the service manager')
     if profile.api_key is not None and profile.api_key not in profile.secrets:
-        yield Finding(("api_key",), f'"{profile.api_key}" is not named in secrets')
+        yield Finding(("api_key",), f'"{profile.api_key}" is not in secrets; add it there')
 
 
 def _check_tunables(profile: Profile) -> _Findings:
@@ -203,13 +212,15 @@ def _check_tunables(profile: Profile) -> _Findings:
     for index, tunable in enumerate(profile.tunables):
         path, variable = ("tunables", index), variable_of(tunable)
         if variable in variables:
-            yield Finding(path, f'"{tunable}" is a second tunable for the variable {variable}')
+            yield Finding(
+                path, f'"{tunable}" shares the variable {variable} with another tunable; remove one'
+            )
         variables.add(variable)
         if tunable in profile.environment:
             if variable != tunable:
                 yield Finding(path, f'"{tunable}" must be in upper case to be tunable')
             if "port" in profile.tunables and "{port}" in profile.environment[tunable]:
-                yield Finding(path, f'"{tunable}" refers to {{port}}, which is tunable itself')
+                yield Finding(path, f'"{tunable}" contains {{port}}, which is tunable itself')
             continue
         if tunable == "port":
             continue
@@ -222,12 +233,14 @@ def _check_tunables(profile: Profile) -> _Findings:
                 f"{did_you_mean(tunable, known)}",
             )
         elif isinstance(value, bool | tuple | dict):
-            yield Finding(path, f'"{tunable}" must be an option with a number or text behind it')
+            yield Finding(path, f'"{tunable}" must be an option whose value is a number or text')
         elif isinstance(value, str) and value.startswith("-"):
             # Joined by "=" it is passed on well; a variable's value is a word of its own.
             yield Finding(path, f'"{tunable}" must not begin with "-" to be tunable')
         elif variable.removeprefix("SERVICEKIT_").lower() in RESERVED_TUNABLES:
-            yield Finding(path, f'"{tunable}" would be {variable}, which means something else')
+            yield Finding(
+                path, f'"{tunable}" would be set by {variable}, which has another meaning'
+            )
 
 
 def _check_context(profile: Profile) -> _Findings:
@@ -269,7 +282,7 @@ def _check_expect(profile: Profile) -> _Findings:
 
 def _check_gpus(profile: Profile) -> _Findings:
     if len(set(profile.gpus)) != len(profile.gpus):
-        yield Finding(("gpus",), "names a GPU twice")
+        yield Finding(("gpus",), "lists a GPU twice")
 
 
 _LOW_PRECISION: Final = re.compile(
@@ -301,8 +314,8 @@ def _check_kv_precision(profile: Profile) -> _Findings:
         for path, _ in _stored_below_fp8(profile):
             yield Finding(
                 path,
-                "stores the KV cache below FP8, which can cost answers; where that was measured "
-                'and accepted, say kv_precision_accepted = "why"',
+                "stores the KV cache below FP8, which can make answers wrong; if you have measured "
+                'and accept that, set kv_precision_accepted = "why"',
             )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _TomlSchema(GenerateJsonSchema):
-    """JSON schema of what a TOML file can say: no null, and no default but of a single key."""
+    """JSON schema of a TOML file: without null, and with defaults of single keys only."""
 
     @override
     def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:

@@ -1,6 +1,6 @@
-"""Which files a profile was read from, and what they held: enough to notice a later change.
+"""Digests of the files that a profile was read from, by which a later change is noticed.
 
-Nothing here is checked or parsed, so that a verb that only looks can afford it.
+Nothing is parsed here, so this is cheap enough for `status`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def digests(sources: Iterable[str]) -> dict[str, str | None]:
 
 
 def differ(known: Mapping[str, str | None]) -> bool:
-    """Return whether a source is not as `known`; one that cannot be read proves nothing."""
+    """Return whether a source differs from `known`; an unreadable one does not count."""
     for source, digest in known.items():
         try:
             if _digest(source) != digest:

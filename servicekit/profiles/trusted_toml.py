@@ -50,7 +50,7 @@ def read(path: Path, believed: frozenset[int]) -> Document:
         with open(path, "rb", opener=_open) as stream:
             status = os.fstat(stream.fileno())
             if not stat.S_ISREG(status.st_mode):
-                return Document(findings=(*findings, Finding((), "is no regular file")))
+                return Document(findings=(*findings, Finding((), "is not a regular file")))
             # Checked on the open file, so that it cannot be replaced before it is read.
             findings += _trust(status, believed, "", str(path))
             raw = stream.read(LARGEST + 1)
@@ -87,7 +87,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def _ways(path: Path) -> Iterator[Path]:
-    """Yield the directory of `path`, and of each file that it links to."""
+    """Yield the directory of `path` and of each file that it links to."""
     for _ in range(_MOST_LINKS):
         yield path.parent
         if not path.is_symlink():
@@ -117,8 +117,8 @@ def _trust(
         if status.st_mode & bit
     ]
     if who:
-        mend = f"`chmod go-w {printable(path)}` mends that"
-        yield Finding((), f"{subject}is writable by {' and '.join(who)}; {mend}")
+        remedy = f"run `chmod go-w {printable(path)}`"
+        yield Finding((), f"{subject}is writable by {' and '.join(who)}; {remedy}")
 
 
 def _account(uid: int) -> str:

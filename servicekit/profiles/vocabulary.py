@@ -1,7 +1,7 @@
-"""The vocabulary of profiles and settings: what a single value may be, and why not. Pure.
+"""Checks of single values of profiles and settings. Pure.
 
-A check returns the value as it is to be kept, or raises `ValueError` with the words of the finding,
-which read behind the value's place: `port: must be …`.
+A check returns the value to keep, or raises `ValueError` with the text of a finding, which follows
+the value's place: `port: must be …`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VERSION: Final = r"(?:==|!=|<=|>=|~=|<|>)\s*b?[0-9][0-9A-Za-z.*+!-]*"
 VERSIONS: Final = rf"{_VERSION}(?:\s*,\s*{_VERSION})*"
 
 OPTION: Final = re.compile(r"[a-z0-9][a-z0-9_.-]*\Z")
-# Seconds that the watchdog waits at most, after many faults in a row, before the next launch.
+# Longest hold-off in seconds.
 LONGEST_HOLD_OFF: Final = 300.0
 PLACEHOLDERS: Final = ("port", "host", "model", "served_name", "cache", "state")
 # What `arguments` and values of `environment` may refer to, as `{port}`.
@@ -70,7 +70,7 @@ _BREAKS_A_LINE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufdd0-\ufdef
 
 
 class EngineName(StrEnum):
-    """Engines that servicekit knows; `openai` is any OpenAI-compatible server, nothing assumed."""
+    """Supported engines; `openai` is any OpenAI-compatible server."""
 
     SGLANG = "sglang"
     VLLM = "vllm"
@@ -79,14 +79,14 @@ class EngineName(StrEnum):
 
 
 class ManagerName(StrEnum):
-    """Service managers that artifacts are made for."""
+    """Supported service managers."""
 
     SYSTEMD = "systemd"
     SUPERVISOR = "supervisor"
 
 
 class Reason(StrEnum):
-    """Why a service that answers is `degraded`; `restart.on` names those worth a restart."""
+    """Conditions that make a service `degraded`; `restart.on` names those that restart it."""
 
     UNANSWERED = "unanswered"
     PROGRESS_WITHOUT_COMPLETION = "progress-without-completion"
@@ -110,7 +110,7 @@ def variable_of(tunable: str) -> str:
 
 
 def matching(pattern: str, wanted: str) -> Callable[[str], str]:
-    """Make the check that the whole of a text matches `pattern`, which `wanted` says in words."""
+    """Return a check that a whole text matches `pattern`; `wanted` describes it in the message."""
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -126,12 +126,12 @@ def text(value: str) -> str:
     if "\0" in value:
         raise ValueError("must not contain a NUL character")
     if _NOT_UTF8.search(value):
-        raise ValueError("must be text that UTF-8 can hold")
+        raise ValueError("must be valid UTF-8")
     return value
 
 
 def line(value: str) -> str:
-    """Check a text that every kind of file can hold in one line."""
+    """Check a text for one line of any file that we write."""
     text(value)
     if not value:
         raise ValueError("must not be empty")
@@ -157,12 +157,12 @@ def loopback(host: str) -> str:
 
 
 def gpu(value: object) -> object:
-    """Let a GPU be named by its bare index, too."""
+    """Accept the index of a GPU as a number."""
     return str(value) if type(value) is int else value
 
 
 def option_value(value: object) -> object:
-    """Check what may stand behind an option: a scalar, an array of scalars, a table for JSON."""
+    """Check the value of an option: a scalar, an array of scalars, or a table for JSON."""
     if isinstance(value, list | tuple):
         if not value:
             raise ValueError("must not be an empty array; write true for an option without a value")
@@ -184,7 +184,7 @@ def _option_item(value: object) -> object:
 
 
 def _check_json(value: object, levels: int) -> None:
-    """Refuse what JSON has no words for, and what is nested deeper than `levels`."""
+    """Refuse what JSON cannot express, and what is nested deeper than `levels`."""
     if isinstance(value, dict | list):
         if not levels:
             raise ValueError(f"must not be nested deeper than {DEEPEST} levels")

@@ -153,9 +153,9 @@ class TestSh:
     def test_a_reference_names_a_variable(self, name: str) -> None:
         """What sh would not take for a variable's name is refused, wherever it is given."""
         for refused in (Reference, lambda name: sh_default(name, "")):
-            with pytest.raises(UnquotableError, match="not a name for a variable"):
+            with pytest.raises(UnquotableError, match="not the name of a variable"):
                 refused(name)
-        with pytest.raises(UnquotableError, match="not a name for a variable"):
+        with pytest.raises(UnquotableError, match="not the name of a variable"):
             systemd_environment(name, "")
 
 
@@ -228,8 +228,8 @@ class TestSupervisor:
             ("a\rb", "cannot contain U+000D"),
             (" a", "cannot begin or end with white space"),
             ("a\u2028", "cannot begin or end with white space"),
-            ("a ;b", 'cannot contain U+003B ";" behind white space, which would begin a comment'),
-            ("a\xa0#b", 'cannot contain U+0023 "#" behind white space'),
+            ("a ;b", 'cannot contain U+003B ";" after white space, where it begins a comment'),
+            ("a\xa0#b", 'cannot contain U+0023 "#" after white space'),
             ("%(here)s", 'cannot contain "%(here)s"'),
         ],
     )

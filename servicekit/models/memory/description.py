@@ -75,7 +75,7 @@ def geometry_from_config(
     if not isinstance(text, Mapping):
         raise UserError('config.json: "text_config" must be a table')
     if text.get("kv_lora_rank"):
-        raise UserError("config.json: the memory of latent attention (MLA) is not worked out here")
+        raise UserError("config.json: models with latent attention (MLA) cannot be planned")
     kinds = _layer_kinds(text)
     heads = _integer(text, "num_attention_heads")
     hidden = _integer(text, "hidden_size")
@@ -112,7 +112,7 @@ def geometry_from_config(
         return geometry
     if quantised:
         raise UserError(
-            "config.json: the size of a quantised checkpoint is not in it",
+            "config.json: it does not give the size of a quantised checkpoint",
             hint="give the directory of its weights",
         )
     return replace(geometry, weights=elements(parameter_count(geometry), dtype))

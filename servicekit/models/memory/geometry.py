@@ -49,7 +49,7 @@ def elements(count: int, dtype: str) -> int:
     except KeyError:
         known = ", ".join(ELEMENT_BYTES)
         raise UserError(
-            f'the size of an element of type "{dtype}" is not known', hint=f"known are {known}"
+            f'the element size of type "{dtype}" is not known', hint=f"known types are {known}"
         ) from None
     return count * size // per
 
@@ -236,7 +236,7 @@ def parameter_count(geometry: Geometry) -> int:
     """
     if geometry.experts:
         raise UserError(
-            f'the size of "{geometry.name}", a mixture of experts, cannot be worked out',
+            f'the size of "{geometry.name}", a mixture of experts, cannot be computed',
             hint="give the directory of its weights",
         )
     hidden = geometry.hidden

@@ -64,7 +64,7 @@ class Header:
 
 
 class _Reader:
-    """Takes values off a binary stream and refuses to read past its end."""
+    """Reads values from a binary stream, never past its end."""
 
     def __init__(self, stream: BinaryIO, size: int, where: str) -> None:
         self._stream = stream
@@ -163,7 +163,7 @@ def read_header(stream: BinaryIO, size: int, where: str) -> Header:
     version = int(reader.scalar("<I"))
     if version not in _VERSIONS:
         raise UserError(
-            f'"{where}" is a GGUF of version {version}; little-endian version 2 or 3 is needed'
+            f'"{where}" is GGUF version {version}; little-endian version 2 or 3 is required'
         )
     tensor_count = reader.count("tensors", _MOST_ENTRIES)
     metadata_count = reader.count("metadata entries", _MOST_ENTRIES)
@@ -198,7 +198,7 @@ def _sizes(
         return {}
     ends = [offset for _, offset in ordered[1:]] + [size - data]
     if ordered[-1][1] >= size - data:
-        raise reader.damaged(f"its weights should go on beyond its {size} bytes")
+        raise reader.damaged(f"its weights extend beyond its {size} bytes")
     return {name: end - offset for (name, offset), end in zip(ordered, ends, strict=True)}
 
 
@@ -214,16 +214,14 @@ def window_of_header(header: Header) -> int | None:
 
 
 class _Describer:
-    """Reads the keys of one architecture, whose names all begin with its own."""
+    """Reads the keys of one architecture, which its name precedes."""
 
     def __init__(self, header: Header, checkpoint: str) -> None:
         self._header = header
         self._checkpoint = checkpoint
         self._architecture = header.metadata.get("general.architecture")
         if not isinstance(self._architecture, str):
-            raise UserError(
-                f'"{checkpoint}" is a GGUF that does not say its "general.architecture"'
-            )
+            raise UserError(f'"{checkpoint}" is a GGUF file without "general.architecture"')
 
     def _get(self, key: str) -> Value | None:
         return self._header.metadata.get(f"{self._architecture}.{key}")
@@ -243,12 +241,10 @@ class _Describer:
 
     def geometry(self) -> Geometry:
         if self._get("attention.kv_lora_rank"):
-            raise UserError(
-                f'"{self._checkpoint}": the memory of latent attention (MLA) is not worked out here'
-            )
+            raise UserError(f'"{self._checkpoint}": latent attention (MLA) cannot be planned')
         blocks = self._integer("block_count")
         if not 1 <= blocks <= _MOST_BLOCKS:
-            raise UserError(f'"{self._checkpoint}" is a GGUF that claims {blocks} layers')
+            raise UserError(f'"{self._checkpoint}" is a GGUF file that claims {blocks} layers')
         hidden = self._integer("embedding_length")
         heads = self._integer("attention.head_count")
         mtp = min(self._integer("nextn_predict_layers", 0), blocks - 1)

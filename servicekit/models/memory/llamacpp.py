@@ -26,6 +26,7 @@ from servicekit.models.memory.outcome import (
     PartName,
     PlanFinding,
     judge,
+    unknown_drafter,
     with_free,
 )
 from servicekit.models.memory.units import GIB, ceil_div, counted, gib, product, short
@@ -231,8 +232,7 @@ def _findings(
         lever = f"raise --ctx-size, which {counted(setting.slots, 'slot')} share"
         yield PlanFinding(Fit.TIGHT, reason, (lever,))
     if recipe.drafter and setting.drafter is None:
-        reason = f'the drafter "{recipe.drafter}" is not known and not counted'
-        yield PlanFinding(Fit.TIGHT, reason)
+        yield unknown_drafter(recipe.drafter)
 
 
 def _levers(setting: LlamaCppSettings) -> Iterator[str]:

@@ -130,6 +130,12 @@ def judge(
     return first.verdict, first.reason, tuple(levers), tuple(finding.reason for finding in others)
 
 
+def unknown_drafter(name: str | None) -> PlanFinding:
+    """Report that the plan counts nothing for a drafter."""
+    drafter = f'the drafter "{name}"' if name else "the drafter of this speculation"
+    return PlanFinding(Fit.TIGHT, f"{drafter} is not known and not counted")
+
+
 def with_free(parts: Iterable[Part], total: int) -> tuple[Part, ...]:
     """Return `parts` and what is left of `total` behind them, negative where they exceed it."""
     known = tuple(parts)

@@ -1,4 +1,4 @@
-"""Turns a recipe into its budget."""
+"""Plans the memory of a recipe."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def budget(
     except KeyError:
         known = ", ".join(_ENGINES)
         raise UserError(
-            f'the memory of engine "{recipe.engine}" cannot be planned', hint=f"known are {known}"
+            f'the memory of engine "{recipe.engine}" cannot be planned',
+            hint=f"supported engines are {known}",
         ) from None
     if not recipe.gpu and recipe.engine != "llamacpp":
         raise UserError(f'the memory of engine "{recipe.engine}" without a GPU cannot be planned')

@@ -32,6 +32,7 @@ from servicekit.models.memory.outcome import (
     PartName,
     PlanFinding,
     judge,
+    unknown_drafter,
     with_free,
 )
 from servicekit.models.memory.sglang_options import (
@@ -301,13 +302,12 @@ def _findings(
         yield PlanFinding(
             Fit.TIGHT,
             f"{gib(captured)} are left after target capture: below {gib(DRAFT_GRAPH_FLOOR)} "
-            f"{speculation.algorithm} gives its draft graph up, and decoding drops to a fifth",
+            f"{speculation.algorithm} gives up its draft graph, and decoding drops to a fifth",
             relief,
         )
     yield from _context_findings(recipe, setting, effective)
     if not speculation.known:
-        drafter = recipe.drafter or "of this speculation"
-        yield PlanFinding(Fit.TIGHT, f'the drafter "{drafter}" is not known and not counted')
+        yield unknown_drafter(recipe.drafter)
 
 
 def _obstacle(recipe: Recipe, setting: SglangSettings, sizes: SglangPools) -> PlanFinding | None:
@@ -371,7 +371,7 @@ def _context_findings(
         return
     levers = _context_levers(setting, pools(setting, setting.fraction), wanted)
     if least is not None and effective < least:
-        reason = f"a request can use {effective:,} tokens, and {least:,} are the minimum"
+        reason = f"a request can use {effective:,} tokens, less than the minimum of {least:,}"
         yield PlanFinding(Fit.DOES_NOT_FIT, reason, levers)
     else:
         reason = f"a request can use {effective:,} tokens, not the {wanted:,} requested"
@@ -423,6 +423,6 @@ def _relief_levers(setting: SglangSettings, sizes: SglangPools) -> tuple[str, ..
 
 def _notes(recipe: Recipe, setting: SglangSettings) -> Iterator[str]:
     if recipe.engine_version not in {"", setting.rules.name}:
-        yield f"SGLang {recipe.engine_version} is worked out like {setting.rules.name}"
+        yield f"SGLang {recipe.engine_version} is planned like {setting.rules.name}"
     if setting.geometry.sliding:
         yield "sliding-window layers are counted in full: the pool will hold more tokens"

@@ -99,7 +99,7 @@ def _read_config(config: Path) -> dict[str, Any]:
         raise UserError(f'"{config}" cannot be read: {error.strerror or error}') from None
     if len(text) > LARGEST_CONFIG:
         raise UserError(
-            f'"{config}" is longer than {LARGEST_CONFIG} bytes: it is no model\'s configuration'
+            f'"{config}" is longer than {LARGEST_CONFIG} bytes, too long for a model configuration'
         )
     try:
         table = json.loads(text)
@@ -146,5 +146,5 @@ def find_geometry(checkpoint: str, path: Path | None = None) -> Geometry:
     known_ids = ", ".join(known_checkpoints())
     raise UserError(
         f'the geometry of the model "{checkpoint}" is not known',
-        hint=f"give its local directory or GGUF file; known are {known_ids}",
+        hint=f"give its local directory or GGUF file; known models are {known_ids}",
     )

@@ -25,6 +25,7 @@ from servicekit.models.memory.outcome import (
     PartName,
     PlanFinding,
     judge,
+    unknown_drafter,
     with_free,
 )
 from servicekit.models.memory.units import GIB, counted, gib, product, short
@@ -328,8 +329,7 @@ def _findings(
         if _applies(caution, recipe, setting.total):
             yield PlanFinding(Fit.TIGHT, caution.text, (f"add --{caution.unless}",))
     if not setting.speculation.known:
-        drafter = setting.speculation.detail or "of this speculation"
-        yield PlanFinding(Fit.TIGHT, f'the drafter "{drafter}" is not known and not counted')
+        yield unknown_drafter(setting.speculation.detail)
 
 
 def _pool_findings(
@@ -348,8 +348,8 @@ def _pool_findings(
         shorter = (f"lower --max-model-len to {longest}",) if longest else ()
         yield PlanFinding(
             Fit.DOES_NOT_FIT if missing > DOUBT else Fit.TIGHT,
-            f"a request of {length:,} tokens takes {needed} blocks and one is kept back: "
-            f"there {'may be only' if missing <= DOUBT else 'are'} {sizes.count}",
+            f"a request of {length:,} tokens takes {needed} blocks and one is reserved: "
+            f"there {'may be' if missing <= DOUBT else 'are'} only {sizes.count}",
             (*levers, *shorter),
         )
     elif free < 0:
@@ -385,8 +385,8 @@ def _pool_levers(geometry: Geometry, setting: VllmSettings) -> Iterator[str]:
 def _notes(recipe: Recipe, geometry: Geometry, setting: VllmSettings) -> Iterator[str]:
     yield "vLLM's tokens depend on max_model_len: they are its pool in requests of that length"
     if recipe.engine_version not in {"", VERSION}:
-        yield f"vLLM {recipe.engine_version} is worked out like {VERSION}"
+        yield f"vLLM {recipe.engine_version} is planned like {VERSION}"
     if not setting.speculation.checked:
-        yield "how this drafter's layers are grouped is read in vLLM's source, not seen in a start"
+        yield "how this drafter's layers are grouped comes from vLLM's source, not from a start"
     if geometry.sliding:
         yield "sliding-window layers are counted in full: the pool will hold more tokens"

@@ -133,7 +133,7 @@ def test_other_files_are_no_gguf(data: bytes) -> None:
 @pytest.mark.parametrize("version", [1, 4, 3 << 24])
 def test_other_versions_are_refused(version: int) -> None:
     """Version 1, a later one, and big-endian files are named."""
-    with pytest.raises(UserError, match=f"is a GGUF of version {version}; little-endian version"):
+    with pytest.raises(UserError, match=f"is GGUF version {version}; little-endian version"):
         read(gguf({}, version=version))
 
 
@@ -163,7 +163,7 @@ def test_a_file_without_its_last_weights_is_refused() -> None:
     """A download that ended early is told from a whole file."""
     data = gguf(LLAMA, TENSORS)
     whole = sum(-(-size // 32) * 32 for _, size in TENSORS)
-    with pytest.raises(UserError, match=r"its weights should go on beyond its \d+ bytes"):
+    with pytest.raises(UserError, match=r"its weights extend beyond its \d+ bytes"):
         read(data[: len(data) - whole + 32])
 
 
@@ -229,7 +229,7 @@ def test_a_hybrid_is_described_with_llamacpps_sizes() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"general.architecture": 7}, 'does not say its "general.architecture"'),
+        ({"general.architecture": 7}, 'file without "general.architecture"'),
         ({"llama.block_count": "two"}, 'without a usable "llama.block_count"'),
         ({"llama.embedding_length": True}, 'without a usable "llama.embedding_length"'),
         ({"llama.attention.kv_lora_rank": 512}, "latent attention"),

@@ -128,7 +128,9 @@ def test_sizes_are_written_in_the_unit_that_fits() -> None:
 
 def test_engines_without_arithmetic_are_refused() -> None:
     """An engine that nothing is known of, and one without a GPU, are named."""
-    with pytest.raises(UserError, match='memory of engine "openai" cannot be planned; known are'):
+    with pytest.raises(
+        UserError, match='memory of engine "openai" cannot be planned; supported engines are'
+    ):
         plan_of({}, engine="openai")
     with pytest.raises(UserError, match='engine "vllm" without a GPU cannot be planned'):
         plan_of({}, engine="vllm", gpu=False)

@@ -60,7 +60,7 @@ def test_the_newest_release_that_is_not_newer_decides(version: str, used: str) -
 def test_a_release_without_its_own_arithmetic_is_said() -> None:
     """The plan says which release's arithmetic stands in."""
     plan = plan_of(OFFICIAL, engine_version="0.5.18")
-    assert "SGLang 0.5.18 is worked out like 0.5.16" in plan.notes
+    assert "SGLang 0.5.18 is planned like 0.5.16" in plan.notes
     assert not plan_of(OFFICIAL, engine_version="0.5.16").notes
     assert not plan_of(OFFICIAL, engine_version="").notes
 
@@ -155,7 +155,9 @@ def test_a_token_has_the_size_of_its_type(dtype: str, token: int) -> None:
 
 def test_an_unknown_type_is_refused() -> None:
     """A type whose size is not known is named, and so are those that are."""
-    with pytest.raises(UserError, match='element of type "int3" is not known; known are float32,'):
+    with pytest.raises(
+        UserError, match='element size of type "int3" is not known; known types are float32,'
+    ):
         plan_of({"kv-cache-dtype": "int3"})
 
 
@@ -220,7 +222,7 @@ def test_a_drafter_of_unknown_size_is_said() -> None:
     assert plan.verdict is Fit.TIGHT
     assert plan.reason == 'the drafter "someone/else" is not known and not counted'
     plan = plan_of({**options, "mamba-ssm-dtype": "bfloat16"})
-    assert plan.reason == 'the drafter "of this speculation" is not known and not counted'
+    assert plan.reason == "the drafter of this speculation is not known and not counted"
 
 
 @pytest.mark.parametrize(
@@ -479,7 +481,7 @@ def test_below_the_minimum_a_start_is_refused() -> None:
     """The watchdog would call such a start a fault, so the plan refuses it."""
     plan = plan_of(OFFICIAL, context_requested=200_000, context_minimum=100_000)
     assert plan.verdict is Fit.DOES_NOT_FIT
-    assert plan.reason == "a request can use 38,706 tokens, and 100,000 are the minimum"
+    assert plan.reason == "a request can use 38,706 tokens, less than the minimum of 100,000"
     enough = plan_of(OFFICIAL, context_requested=38_000, context_minimum=30_000)
     assert enough.verdict is Fit.FITS
 

@@ -148,8 +148,8 @@ def test_known_weights_are_taken_as_they_are() -> None:
     ("config", "message"),
     [
         ({**LLAMA_CONFIG, "kv_lora_rank": 512}, "latent attention"),
-        ({**LLAMA_CONFIG, "num_experts": 8}, "a mixture of experts, cannot be worked out; give"),
-        ({**LLAMA_CONFIG, "quantization_config": {"bits": 4}}, "quantised checkpoint is not in it"),
+        ({**LLAMA_CONFIG, "num_experts": 8}, "a mixture of experts, cannot be computed; give"),
+        ({**LLAMA_CONFIG, "quantization_config": {"bits": 4}}, "size of a quantised checkpoint"),
         ({**LLAMA_CONFIG, "hidden_size": "big"}, "must be a whole number, not 'big'"),
         ({**LLAMA_CONFIG, "vocab_size": -1}, '"vocab_size" must be a whole number, not -1'),
         ({**LLAMA_CONFIG, "vocab_size": True}, '"vocab_size" must be a whole number, not True'),

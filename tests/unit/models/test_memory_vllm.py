@@ -81,7 +81,7 @@ def test_drafters_bring_their_layers() -> None:
     assert dflash.speculation.layers == DraftLayers(tokens=7, windowed=5, window=2048)
     assert dflash.blocks.attention_groups == 4
     assert dflash.blocks.fixed == 10 * 9 + 4
-    note = "how this drafter's layers are grouped is read in vLLM's source, not seen in a start"
+    note = "how this drafter's layers are grouped comes from vLLM's source, not from a start"
     assert note in vllm_plan({"speculative-config": config}).notes
 
 
@@ -101,7 +101,7 @@ def test_a_drafter_of_unknown_size_is_said() -> None:
     assert plan.reason == 'the drafter "someone/else" is not known and not counted'
     del config["model"]
     plan = vllm_plan({"speculative-config": config}, context_requested=32_768)
-    assert plan.reason == 'the drafter "of this speculation" is not known and not counted'
+    assert plan.reason == "the drafter of this speculation is not known and not counted"
 
 
 def test_a_plain_transformer_has_blocks_of_sixteen_tokens() -> None:
@@ -197,7 +197,9 @@ def test_a_pool_too_small_names_the_levers_of_the_recipe_page() -> None:
     """Eager, text only, fewer sequences, a narrower cache, more memory, then a shorter length."""
     plan = vllm_plan({"kv-cache-dtype": "bfloat16"}, context_requested=262_144)
     assert plan.verdict is Fit.DOES_NOT_FIT
-    assert plan.reason.startswith("a request of 262,144 tokens takes 341 blocks and one is kept")
+    assert plan.reason.startswith(
+        "a request of 262,144 tokens takes 341 blocks and one is reserved"
+    )
     assert plan.levers[:-1] == (
         "add --enforce-eager",
         "add --language-model-only",
@@ -294,7 +296,7 @@ def test_another_release_and_windowed_layers_are_said() -> None:
     """Notes name what the plan cannot know."""
     geometry = replace(geometry_of(NVFP4), sliding=True)
     plan = vllm_plan({}, engine_version="0.29.1", geometry=geometry)
-    assert "vLLM 0.29.1 is worked out like 0.32.0" in plan.notes
+    assert "vLLM 0.29.1 is planned like 0.32.0" in plan.notes
     assert "sliding-window layers are counted in full: the pool will hold more tokens" in plan.notes
 
 

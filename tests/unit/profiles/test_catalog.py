@@ -140,14 +140,11 @@ def test_a_broken_file_does_not_break_the_list(site: Site) -> None:
             ),
         ),
         "open": (
-            (
-                "is writable by its group and everyone; "
-                f"`chmod go-w {site.profiles}/open.toml` mends that"
-            ),
+            (f"is writable by its group and everyone; run `chmod go-w {site.profiles}/open.toml`"),
         ),
         "directory": ("cannot be read: is a directory",),
         "dangling": ("links to a file that does not exist",),
-        "\\udcff\\n": ("name: must be text that UTF-8 can hold",),
+        "\\udcff\\n": ("name: must be valid UTF-8",),
     }
     assert all(row.port is None and row.summary is None for row in listed.values() if row.findings)
 

@@ -192,7 +192,7 @@ def test_every_kind_of_error_has_words(error: dict[str, Any], words: str) -> Non
     [
         ("x = [", "end of document: is not TOML: invalid value"),
         ("x =\n= 1", "line 1, column 4: is not TOML: invalid value"),
-        ("x = " + "1" * 5000, "holds a number with too many digits"),
+        ("x = " + "1" * 5000, "contains a number with too many digits"),
     ],
 )
 def test_a_syntax_error_says_where(text: str, words: str) -> None:

@@ -394,8 +394,8 @@ def test_text_that_no_file_can_hold_is_refused() -> None:
     with pytest.raises(ProfileError) as refused:
         small(options={"log-file": "\udc80"}, environment={"X": "\udc80"})
     assert [finding.partition(": ")[2] for finding in refused.value.findings] == [
-        "must be text that UTF-8 can hold",
-        "must be text that UTF-8 can hold",
+        "must be valid UTF-8",
+        "must be valid UTF-8",
     ]
 
 

@@ -257,7 +257,7 @@ def test_a_file_that_others_may_write_is_refused(file: Path) -> None:
     file.write_text("x = 1\n")
     file.chmod(0o666)
     first, second = refusal(file)
-    assert first == f"is writable by its group and everyone; `chmod go-w {file}` mends that"
+    assert first == f"is writable by its group and everyone; run `chmod go-w {file}`"
     assert second == "line 1: x: unknown key"
 
 

@@ -49,14 +49,14 @@ def test_a_believed_file_is_data_with_lines(file: Path) -> None:
 def test_a_file_that_others_may_write_is_not_believed(file: Path, mode: int, who: str) -> None:
     """The finding says who else may write, and the command that mends it."""
     file.chmod(mode)
-    assert findings(file) == [f"is writable by {who}; `chmod go-w {file}` mends that"]
+    assert findings(file) == [f"is writable by {who}; run `chmod go-w {file}`"]
 
 
 def test_a_directory_that_others_may_write_is_not_believed(file: Path) -> None:
     """Whoever may write to a directory may put another file in the place of ours."""
     file.parent.chmod(0o775)
     where = f'is in "{file.parent}", which is writable by its group'
-    assert findings(file) == [f"{where}; `chmod go-w {file.parent}` mends that"]
+    assert findings(file) == [f"{where}; run `chmod go-w {file.parent}`"]
 
 
 @needs_root
@@ -93,9 +93,7 @@ def test_a_link_is_as_good_as_every_directory_on_its_way(file: Path, tmp_path: P
     where = [finding.message.partition(",")[0] for finding in said.findings]
     assert where == [f'is in "{tmp_path}/open"']
     file.chmod(0o666)
-    assert f"is writable by its group and everyone; `chmod go-w {link}` mends that" in findings(
-        link
-    )
+    assert f"is writable by its group and everyone; run `chmod go-w {link}`" in findings(link)
 
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
@@ -106,7 +104,7 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     assert findings(directory) == ["cannot be read: is a directory"]
     assert findings(loop) == ["cannot be read: too many levels of symbolic links"]
-    assert findings(pipe) == ["is no regular file"]
+    assert findings(pipe) == ["is not a regular file"]
 
 
 def test_a_missing_file_is_for_the_caller(tmp_path: Path) -> None:
