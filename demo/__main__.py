@@ -147,7 +147,7 @@ class Demo:
 
     def start_supervisord(self) -> None:
         """Start the service manager, out of reach of this terminal's ^C."""
-        _say("A service manager of its own, below one directory that is thrown away.")
+        _say("Start a private service manager in a temporary directory.")
         settings, conf = shlex.quote(str(self.config)), self.home / "supervisord.conf"
         print(_bold(f"$ export PATH={shlex.quote(str(BIN))}:$PATH SERVICEKIT_CONFIG={settings}"))
         self.shown('cat "$SERVICEKIT_CONFIG"')
@@ -170,14 +170,14 @@ class Demo:
 
     def start(self) -> dict[str, Any]:
         """Make the profile a service, start it, and see how it is."""
-        _say("A profile becomes a service.")
+        _say("Install a profile as a service.")
         self.shown("servicekit --user install demo", "create .*/wrappers/demo")
-        _say("It starts. Ready means that the right model gave a real answer.")
+        _say("Start it. Ready means that the right model gave a real answer.")
         said = self.shown("servicekit --user start demo", "demo: ready after")
         phases = set(re.findall(r"^demo: starting: (.+)", said, re.MULTILINE))
         if len(phases) < 2:  # noqa: PLR2004 - one phase is no progress
             raise NotShownError("the start did not show its phases")
-        _say("How it is, with what was asked of its context, what it declares and what it has.")
+        _say("Show its status, with the context that is requested, declared and available.")
         self.shown(
             "servicekit --user status demo",
             r"demo: ready",
@@ -192,7 +192,7 @@ class Demo:
 
     def ask(self, url: str, model: str) -> None:
         """Ask it something, as any client of OpenAI's API does."""
-        _say("An answer, as every client of OpenAI's API gets it.")
+        _say("Ask the model, as any OpenAI client does.")
         body = _request(model, tokens=32)
         print(_bold(f"POST {url}/chat/completions"))
         print(json.dumps(body), flush=True)
@@ -209,20 +209,21 @@ class Demo:
             raise NotShownError(f"the service did not answer: {error}") from None
         text, tokens = answer["choices"][0]["message"]["content"], answer["usage"]
         print(f"{answer['model']}: {text.strip()}")
-        print(f"({tokens['prompt_tokens']} tokens asked, {tokens['completion_tokens']} answered)")
+        prompt, completion = tokens["prompt_tokens"], tokens["completion_tokens"]
+        print(f"({prompt} prompt tokens, {completion} completion tokens)")
         if not text.strip():
             raise NotShownError("the answer is empty")
 
     def crash(self, engine: int, run: str) -> None:
         """Kill the engine, and see it noticed, explained and made good."""
-        _say("The engine is killed.")
+        _say("Kill the engine.")
         print(_bold(f"$ kill -9 {engine}"), flush=True)
         killed = datetime.now().astimezone()
         os.kill(engine, signal.SIGKILL)
         noticed = self._noticed(run)
-        print(f"(noticed after {(noticed - killed).total_seconds() * 1000:.0f} ms)")
+        print(f"(detected after {(noticed - killed).total_seconds() * 1000:.0f} ms)")
         self.shown("servicekit --user logs demo | grep cause=outside-kill", "SIGKILL")
-        _say("Supervisor starts the next watchdog, and that one the next engine.")
+        _say("Supervisor starts the next watchdog, which starts the next engine.")
         self.shown("servicekit --user start demo", "demo: ready after")
         self.shown("servicekit --user history demo", r"\b75 +outside-kill")
         self.shown("servicekit --user probe demo --deep", "^healthy: ")
@@ -239,14 +240,14 @@ class Demo:
 
     def stop(self, port: int) -> None:
         """Stop it and take everything away again."""
-        _say("It stops when it is asked to, and leaves nothing.")
+        _say("Stop it, and check that nothing is left.")
         self.shown("servicekit --user stop demo", "^demo: stopped")
         left = self.left()
         if left:
             raise NotShownError(f"left behind: {'; '.join(left)}")
         if not _is_free(port):
             raise NotShownError(f"port {port} is still taken")
-        print(f"(no process of it is alive, and port {port} is free)", flush=True)
+        print(f"(no process is left, and port {port} is free)", flush=True)
         self.shown("servicekit --user history demo", r"\b0 +stop-requested")
         self.shown("servicekit --user uninstall demo --purge", "remove .*/wrappers/demo")
 
@@ -277,9 +278,9 @@ class Demo:
             self.supervisord.wait()
             raise NotShownError(f"supervisord did not end; {self.left()}") from None
 
-    def tell_how_to_go_on(self, url: str, model: str) -> None:
-        """Say how to talk to the server that is left up, and how to end it."""
-        _say("It is left up. Talk to it:")
+    def show_commands(self, url: str, model: str) -> None:
+        """Print the commands to query and to stop the server that keeps running."""
+        _say("It keeps running. Ask it something:")
         supervisord = (self.home / "supervisord.pid").read_text().strip()
         print(
             f"  curl {url}/chat/completions -H 'Content-Type: application/json' "
@@ -287,9 +288,10 @@ class Demo:
         )
         servicekit = f"{shlex.quote(str(BIN / 'servicekit'))} --user --config "
         servicekit += shlex.quote(str(self.config))
-        print(f"See how it is:\n  {servicekit} status demo")
+        print(f"Show its status:\n  {servicekit} status demo")
         print(
-            f"End it:\n  {servicekit} uninstall demo --purge && kill {supervisord} "
+            "Stop it and remove everything:\n"
+            f"  {servicekit} uninstall demo --purge && kill {supervisord} "
             f"&& rm -rf {shlex.quote(str(self.home))}",
             flush=True,
         )
@@ -309,7 +311,7 @@ def main() -> int:
             demo.ask(first["url"], first["served_name"])
             demo.crash(first["engine_pid"], first["run"])
             if keep:
-                demo.tell_how_to_go_on(first["url"], first["served_name"])
+                demo.show_commands(first["url"], first["served_name"])
                 return 0
             demo.stop(port)
         if demo.home.exists():
@@ -320,7 +322,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
         return 130
-    _say(f"Nothing is left: {demo.home} is gone, too.")
+    _say(f"Done: {demo.home} is removed.")
     return 0
 
 

@@ -53,7 +53,7 @@ def bench(
         typer.Option(
             "--suite",
             metavar="NAME",
-            help="Suite to run, or the path of your own.",
+            help="Suite to run, or path of a suite file.",
             autocompletion=_suites,
         ),
     ] = "small",
@@ -61,11 +61,12 @@ def bench(
         bool,
         typer.Option(
             "--anyway",
-            help="Measure what is not verified, or not as the suite wants it, and mark it so.",
+            help="Measure a profile that is not verified, or not under the suite's conditions; "
+            "the result is marked.",
         ),
     ] = False,
     every: Annotated[
-        bool, typer.Option("--list", help="List the runs that are kept, and measure nothing.")
+        bool, typer.Option("--list", help="List the stored runs; measure nothing.")
     ] = False,
     json: AsJson = False,
     user: ForUser = False,
@@ -78,12 +79,12 @@ def bench(
       serving        1,024 tokens in, 128 out, 100 prompts, at concurrency 1, 2 and 4
       matched-32k    profiles side by side: 32,768 tokens, one at a time, FP8 KV cache
       context-sweep  prompts of 1,024 to 256,000 tokens, as far as they fit
-      prefix         a long prefix: unknown, known, and known behind a timestamp
+      prefix         a long prefix: uncached, cached, and cached behind a timestamp
 
-    First token, first visible token, prefill and decode rates, time to the finished answer,
-    acceptance and correctness are measured apart. Each run is a file below the state directory.
-    A service that does not run is started, and stopped afterwards. ^C keeps what was measured.
-    Exit code 0 only where every request was answered.
+    Measures first token, first visible token, prefill and decode rates, time to the finished
+    answer, acceptance and correctness. Each run is a file below the state directory. A service
+    that is down is started, and stopped afterwards. ^C keeps the results so far. Exit code 1 if a
+    request failed.
     """  # noqa: D301 - the character itself keeps the lines apart
     mine = session(ctx, user=user)
     if every:

@@ -29,7 +29,7 @@ UP_WITHIN: Final = 5.0
 """Seconds within which a manager must have taken up an order to start."""
 
 NoWait = Annotated[
-    bool, typer.Option("--no-wait", help="Order it and return, without waiting for ready.")
+    bool, typer.Option("--no-wait", help="Return without waiting until it is ready.")
 ]
 
 
@@ -44,8 +44,8 @@ def start(
     """Start a service and wait until it is ready.
 
     It runs as it was installed. If it does not become ready, the reason is shown and the exit code
-    is 1. The restart count is reset. A profile that cannot fit the GPU is refused, where the GPU
-    can be asked. ^C ends the display, not the service.
+    is 1. The restart count is reset. A profile that cannot run here is refused with all reasons.
+    ^C ends the display, not the service.
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)
@@ -84,8 +84,8 @@ def restart(
 ) -> None:
     """Stop a service and start it again.
 
-    It runs as it was installed, which --install brings up to date first, and is shown as by
-    `start`.
+    It runs as it was installed; --install installs the profile again first. The start is shown as
+    by `start`.
     """
     mine = session(ctx, user=user)
     found = mine.installed(profile)

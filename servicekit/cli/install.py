@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 Root = Annotated[
     Path | None,
-    typer.Option("--root", metavar="DIR", help="Write into the image DIR, and run nothing."),
+    typer.Option("--root", metavar="DIR", help="Write into the image below DIR; run nothing."),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
 
 
 def install(
@@ -39,7 +39,7 @@ def install(
     *,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Every profile that is allowed and whose engine is here."),
+        typer.Option("--all", help="Install every allowed profile whose engine is present."),
     ] = False,
     manager: ForManager = None,
     root: Root = None,
@@ -52,31 +52,33 @@ def install(
         bool | None,
         typer.Option(
             "--enable/--no-enable",
-            help="Start at boot; without, unless a profile that excludes this one does.",
+            help="Start at boot; by default yes, unless a profile that excludes this one does.",
         ),
     ] = None,
     dry_run: DryRun = False,
-    now: Annotated[bool, typer.Option("--now", help="Start it, too, and wait for ready.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Also start it, and wait until it is ready.")
+    ] = False,
     anyway: Anyway = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Replace files that were changed by hand, their text saved beside them as "
-            ".servicekit-old; install although the engine or the model is not here.",
+            help="Replace files that were changed by hand, saving them as .servicekit-old; "
+            "install although the engine or the model is missing.",
         ),
     ] = False,
 ) -> None:
     """Install a profile as a service.
 
-    Of one that is a service already, the files are brought up to date. All of it happens, or none
-    of it. Files that were changed by hand are shown and kept. Nothing is
-    started or stopped without --now. What cannot fit the GPU is refused, where that can be asked.
+    If it is installed already, its files are updated. On an error, nothing is changed. Files that
+    were changed by hand are reported and kept. Without --now, nothing is started or stopped. A
+    profile that cannot run here is refused with all reasons.
     """
     from servicekit.errors import UserError
 
     if root is not None and now:
-        raise UserError("--now starts a service, and an image has none", hint="leave one away")
+        raise UserError("--now starts a service, and an image has none", hint="omit one of them")
     named = _one(profile, every=every)
     if every and (now or enable):
         raise UserError("--all with --now or --enable would start what excludes each other")
@@ -97,7 +99,7 @@ def install(
 def _one(profile: str | None, *, every: bool) -> str:
     """Return the profile that was named; a command line that names one and all of them is wrong."""
     if (profile is None) != every:
-        raise typer.BadParameter("give a profile or --all, one of them")
+        raise typer.BadParameter("give either a profile or --all")
     return profile or ""
 
 
@@ -228,12 +230,14 @@ def uninstall(
     ctx: typer.Context,
     profile: OneProfile = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Every profile that is installed.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Uninstall every installed profile.")
+    ] = False,
     root: Root = None,
     user: ForUser = False,
     dry_run: DryRun = False,
     purge: Annotated[
-        bool, typer.Option("--purge", help="Remove its history, log and secrets, too.")
+        bool, typer.Option("--purge", help="Also remove the history, log and secrets.")
     ] = False,
     force: Annotated[
         bool,
@@ -244,8 +248,8 @@ def uninstall(
 ) -> None:
     """Stop a service and remove its files.
 
-    Exactly that: models, caches and, without --purge, the history stay. --purge removes it later,
-    too.
+    Models and caches stay, and without --purge the history, log and secrets. --purge also works
+    after an uninstall.
     """
     from servicekit.install.present import manifests
 
@@ -297,8 +301,8 @@ def _uninstall(
 def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
     """Show what an install would change.
 
-    That is what was changed by hand, and what is new in the profile or in servicekit. Exit code 1
-    where there is any.
+    Changes come from edits by hand, a changed profile or settings, or a new version of servicekit.
+    Exit code 1 if there are any.
     """
     from servicekit.install.installation import propose
 

@@ -23,12 +23,15 @@ def switch(
     *,
     enable: Annotated[
         bool,
-        typer.Option("--enable", help="Start it at boot, too, in place of those it excludes."),
+        typer.Option("--enable", help="Also start it at boot, instead of those that it excludes."),
     ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
-            "--timeout", min=0, metavar="SECONDS", help="How long it may take to be ready."
+            "--timeout",
+            min=0,
+            metavar="SECONDS",
+            help="Time limit until it is ready; by default none.",
         ),
     ] = None,
     anyway: Anyway = False,
@@ -36,10 +39,10 @@ def switch(
 ) -> None:
     """Stop the running service and start another one.
 
-    It is checked and planned first, while the old one serves. Then the old one is stopped until
-    nothing is left of it, and the new one is started and shown until it is ready. Where its first
-    try fails, it is said why, and the old one is started again: exit code 1. ^C ends the showing,
-    and leaves the new one starting.
+    The new service is checked while the old one serves. Then the old one and all its processes
+    are stopped, and the new one is started and shown until it is ready. If its first start fails,
+    the reason is shown, the old one is started again, and the exit code is 1. ^C ends the display,
+    not the start.
     """
     from servicekit.cli.control import conclude, is_up
     from servicekit.cli.refusals import refuse_start

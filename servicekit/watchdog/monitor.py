@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.signatures import BootPhase
 from servicekit.diagnosis.verdict import diagnose
 from servicekit.profiles.vocabulary import EngineName, Reason
 from servicekit.watchdog import health
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from servicekit.watchdog.evidence import OomProof
     from servicekit.watchdog.ports import PortHolder
 
+# The published state is `starting` until an answer came, whatever the engine's log says.
+BOOT_WORDS: Final = {BootPhase.SERVING: "waiting for the first answer"}
 LOG_SIGN: Final = 1.0
 """Seconds within which many lines of the log are one sign of progress."""
 OUTSIDE_SIGNALS: Final = frozenset(
@@ -70,7 +73,7 @@ class EngineMonitor:
         self._window = health.Window()
         self._reader = LogReader(profile.engine)
         self._logged_at = 0.0
-        self._boot = ""
+        self._boot: BootPhase | None = None
         self._graph_reported = False
 
     async def _owner(self) -> Ownership:
@@ -118,10 +121,11 @@ class EngineMonitor:
         """Take what the engine has printed, and post its progress."""
         now = time.monotonic()
         self._reader.feed(data, now)
-        boot = str(self._reader.phase or "")
-        if boot and boot != self._boot:
+        boot = self._reader.phase
+        if boot is not None and boot is not self._boot:
             self._boot = boot
-            self._post(Progressed(now, Sign.PHASE, boot.replace("-", " ")))
+            words = BOOT_WORDS.get(boot, boot.replace("-", " "))
+            self._post(Progressed(now, Sign.PHASE, words))
         elif now - self._logged_at >= LOG_SIGN:
             self._logged_at = now
             self._post(Progressed(now, Sign.LOG))

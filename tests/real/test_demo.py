@@ -83,16 +83,16 @@ def test_it_shows_a_whole_life_and_leaves_nothing(home: Path, free_port: int) ->
         r"\$ servicekit --user start demo\n(demo: starting: .+\n){2,}demo: ready after [^\n]+\n",
         r"context: +requested 2048, declared 8192, physical 2048, effective 2048 tokens\n",
         r"POST http://127\.0\.0\.1:\d+/v1/chat/completions\n\{.+\}\nsmollm2-135m: \w",
-        r"\$ kill -9 \d+\n\(noticed after \d+ ms\)\n",
+        r"\$ kill -9 \d+\n\(detected after \d+ ms\)\n",
         r"level=error event=\"failed: .+ cause=outside-kill ",
         r"demo: ready after .+ tokens of context\n\$ servicekit --user history demo\n",
         r" 75 +outside-kill +the engine was ",
         r"\nhealthy: ",
         r"\ndemo: stopped: requested by SIGTERM ",
-        r"\(no process of it is alive, and port \d+ is free\)\n",
+        r"\(no process is left, and port \d+ is free\)\n",
         r" 0 +stop-requested ",
         r"\$ servicekit --user uninstall demo --purge\nremove   ",
-        r"\nNothing is left: ",
+        r"\nDone: ",
     )
     position = 0
     for pattern in shown:

@@ -318,7 +318,7 @@ def test_one_that_fails_keeps_no_other_from_being_installed(host: Host) -> None:
 def test_a_name_and_all_exclude_each_other(tmp_path: Path) -> None:
     """One or the other says what is meant."""
     for words in (["install"], ["install", "demo", "--all"], ["uninstall"]):
-        assert "give a profile or --all" in refused(*words, "--root", tmp_path, code=2)
+        assert "give either a profile or --all" in refused(*words, "--root", tmp_path, code=2)
     assert "excludes each other" in refused("install", "--all", "--now")
 
 

@@ -9,11 +9,15 @@ from plans import profile
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.host.child import ExitStatus
+from servicekit.watchdog.events import Progressed
 from servicekit.watchdog.evidence import OomProof
 from servicekit.watchdog.monitor import EngineMonitor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from servicekit.diagnosis.fault import Fault
+    from servicekit.watchdog.events import Event
 
 OURS = OomProof("the OOM killer killed a process in this service's control group", own=True)
 SOMEBODYS = OomProof("the OOM killer killed a process on this host at that time", own=False)
@@ -37,7 +41,7 @@ NO_NETWORK = "httpx.ConnectError: [Errno -3] Temporary failure in name resolutio
 OUT_OF_VRAM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.42 GiB.\n"
 
 
-def _monitor(name: str, log: str) -> EngineMonitor:
+def _monitor(name: str, log: str, post: Callable[[Event], None] = lambda _: None) -> EngineMonitor:
     """Return the monitor of an engine that printed `log`."""
 
     async def no_gpu() -> bool | None:
@@ -45,7 +49,7 @@ def _monitor(name: str, log: str) -> EngineMonitor:
 
     monitor = EngineMonitor(
         profile(name),
-        lambda _: None,
+        post,
         api_key=None,
         port_holder=lambda: None,
         holds_vram=no_gpu,
@@ -110,3 +114,12 @@ def test_an_oom_kill_comes_with_its_evidence() -> None:
         "its log: vLLM's engine process EngineCore_DP0 died"
     )
     assert fault.remedy == Cause.OOM_KILL.remedies[0]
+
+
+def test_a_loaded_model_is_not_called_serving() -> None:
+    """Until the first answer, the text beside the state `starting` does not say `serving`."""
+    events: list[Event] = []
+    monitor = _monitor(LLAMACPP, "", events.append)
+    monitor.read(b"main: model loaded\n")
+    words = [event.boot for event in events if isinstance(event, Progressed) and event.boot]
+    assert words == ["waiting for the first answer"]
