@@ -143,7 +143,7 @@ def test_an_install_is_asked_for_the_host_key_and_leaves_no_trace(fresh_machine:
     assert machine.run("systemctl", "is-enabled", UNIT).stdout == "enabled\n"
 
     # No verb for profiles meets a tunnel.
-    assert "nothing is installed" in machine.run("servicekit", "status").stderr
+    assert "no service is installed" in machine.run("servicekit", "status").stderr
     assert machine.run("servicekit", "uninstall", "home", check=False).returncode == 1
     assert status(machine)["state"] == "stopped"
     assert "ada@127.0.0.1" in machine.run("servicekit", "tunnel", "list").stdout
