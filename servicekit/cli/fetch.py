@@ -305,12 +305,12 @@ def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> No
         if lack.need is None:
             warn(lack.why)
             continue
-        size = "" if lack.size is None else f", which is about {short(lack.size)}"
-        begun = f", {short(lack.begun)} of it begun" if lack.begun else ""
+        size = "" if lack.size is None else f" (about {short(lack.size)})"
+        begun = f", {short(lack.begun)} of it downloaded" if lack.begun else ""
         offline = profile.service.network == "loopback"
-        then = "the service has no network to get it by" if offline else "its first start gets it"
-        ask = "" if size else "; only the network knows its size"
-        warn(f"{lack.why}{size}{begun}: {then}, `servicekit fetch {profile.name}` does now{ask}")
+        then = "service has no network" if offline else "first start will download it"
+        fetch = f"`servicekit fetch {profile.name}` downloads it now"
+        warn(f"{lack.why}{size}{begun}; the {then}: {fetch}")
 
 
 def _note_of_other_cache(cache: Path) -> None:

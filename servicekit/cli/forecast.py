@@ -66,7 +66,7 @@ def memory_of(profile: Profile) -> int:
     found = ask_gpus(profile.gpus).memory
     if found is not None:
         return found
-    note(f"no GPU found; planned for {USUAL_GPU}, as of an RTX 5090")
+    note(f"no GPU found; planned for the {USUAL_GPU} of an RTX 5090")
     return parse_size(USUAL_GPU)
 
 

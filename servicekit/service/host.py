@@ -63,11 +63,11 @@ def survey(
     missing = []
     if executable is None:
         missing.append(
-            f'profile "{profile.name}": the engine\'s program "{wanted}" is not here; '
+            f'profile "{profile.name}": the engine\'s program "{wanted}" was not found; '
             "install it, or name its absolute path as executable in the profile"
         )
     if model is None:
-        missing.append(f'profile "{profile.name}": the model "{profile.model}" is not here')
+        missing.append(f'profile "{profile.name}": the model "{profile.model}" does not exist')
     host = Host(
         places=places,
         servicekit=command,

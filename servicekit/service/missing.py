@@ -44,10 +44,10 @@ def _off_hub(profile: Profile, root: Path) -> Iterator[Lack]:
     packaged = PACKAGED.match(profile.model)
     if packaged is not None and find_model(profile, root) is None:
         package = packaged["package"]
-        yield Lack(None, f'"{packaged["file"]}" of the Python package "{package}" is not here')
+        yield Lack(None, f'"{packaged["file"]}" of the Python package "{package}" does not exist')
     for role, path in (("model", profile.model), ("drafter", profile.drafter or "")):
         if path.startswith("/") and not (root / path.lstrip("/")).exists():
-            yield Lack(None, f'the {role} "{path}" is not here')
+            yield Lack(None, f'the {role} "{path}" does not exist')
 
 
 def _remedy(profile: Profile) -> str:

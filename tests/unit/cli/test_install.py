@@ -158,7 +158,7 @@ def test_a_missing_engine_is_refused_in_one_line(tmp_path: Path) -> None:
     }
     text = refused("--user", "install", "mtp", "--manager", "supervisor", env=env)
     assert text == (
-        'servicekit: profile "mtp": the engine\'s program "vllm" is not here; install it, '
+        'servicekit: profile "mtp": the engine\'s program "vllm" was not found; install it, '
         "or name its absolute path as executable in the profile; --anyway overrules this\n"
     )
 

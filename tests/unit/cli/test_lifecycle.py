@@ -279,7 +279,7 @@ def test_all_that_can_run_here_is_installed_and_removed(host: Host) -> None:
     done = host.run("install", "--all")
     assert done.code == 0, done.err
     assert host.installed == list(SGLANG)
-    assert 'left out: profile "mtp": the engine\'s program "vllm" is not here' in done.err
+    assert 'left out: profile "mtp": the engine\'s program "vllm" was not found' in done.err
     assert "demo" not in done.out + done.err
     enabled = [one for one in _manifests(host) if one["enabled"]]
     assert [one["profile"] for one in enabled] == ["balanced"]

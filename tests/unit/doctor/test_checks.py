@@ -285,7 +285,7 @@ ONE_LACK: Final = Models(("a/b",), None, Missing("balanced", (LACK,), FETCH))
 BEGUN: Final = Lack(HUB, "incomplete", size=20 * GIB, begun=15 * GIB)
 HALF: Final = Models(("a/b",), None, Missing("balanced", (BEGUN, BEGUN), FETCH))
 UNSIZED: Final = Models(("a/b",), None, Missing("balanced", (Lack(HUB, "gone"),), FETCH))
-NO_FILE: Final = Missing("balanced", (Lack(None, 'the model "/m" is not here'),), "put it there")
+NO_FILE: Final = Missing("balanced", (Lack(None, 'the model "/m" does not exist'),), "put it there")
 
 
 def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
@@ -298,10 +298,10 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
     [
         ("profile", {"installed": False}, "ok", "valid, allowed and not installed"),
         ("engine", {}, "ok", "/opt/sglang/bin/sglang"),
-        ("engine", {"missing": ('profile "balanced": the program "sglang" is not here; get it',)},
-         "fail", 'the program "sglang" is not here; get it'),
-        ("engine", {"missing": ('profile "balanced": the model "/m" is not here',)}, "fail",
-         'the model "/m" is not here; install it where the service'),
+        ("engine", {"missing": ('profile "balanced": the program "sglang" was not found; get it',)},
+         "fail", 'the program "sglang" was not found; get it'),
+        ("engine", {"missing": ('profile "balanced": the model "/m" does not exist',)}, "fail",
+         'the model "/m" does not exist; install it where the service'),
         ("engine", {"obstacles": ('"/root/x" is below /root, which the unit hides; move it',)},
          "warn", '"/root/x" is below /root, which the unit hides; move it'),
         # versions and options

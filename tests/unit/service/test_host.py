@@ -162,10 +162,10 @@ def test_what_is_missing_is_told_in_sentences() -> None:
     found = look(system_places(), recipe, "/usr/bin")
     assert found.missing == (
         (
-            'profile "x": the engine\'s program "no-such-engine" is not here; '
+            'profile "x": the engine\'s program "no-such-engine" was not found; '
             "install it, or name its absolute path as executable in the profile"
         ),
-        'profile "x": the model "/no/such/model" is not here',
+        'profile "x": the model "/no/such/model" does not exist',
     )
     assert (found.host.executable, found.host.model) == ("no-such-engine", "/no/such/model")
 
