@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of
-from servicekit.cli.options import AsJson, ForUser, ProfileName, session
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, coloured
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def check(
     """
     from servicekit.cli.refusals import report_of
 
-    mine = session(ctx, user=user)
-    report = report_of(plan_of(mine, mine.profile(profile)), ask=ask)
+    session = session_of(ctx, user=user)
+    report = report_of(plan_of(session, session.profile(profile)), ask=ask)
     if json:
         as_json(report.json())
     else:
@@ -67,8 +67,8 @@ def plan(
     from servicekit.models.memory.rendering import budget_json, render_budget
     from servicekit.models.memory.units import parse_size
 
-    mine = session(ctx, user=user)
-    concrete = plan_of(mine, mine.profile(profile))
+    session = session_of(ctx, user=user)
+    concrete = plan_of(session, session.profile(profile))
     size = parse_size(gpu_memory) if gpu_memory is not None else memory_of(concrete.profile)
     budget = budget_of(concrete, size, average_length=length)
     if json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from servicekit.cli.options import ForUser, PlanFile, ProfileName, session
+from servicekit.cli.options import ForUser, PlanFile, ProfileName, session_of
 from servicekit.cli.output import note
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ def alert(
 
     Fields: profile, state, cause, why, remedy, since, run, restarts.
     """
-    mine = session(ctx, user=user)
+    session = session_of(ctx, user=user)
     # The unit that runs this knows the service by its unit's name.
     name = profile.removesuffix(".service").removeprefix("servicekit-")
-    command, webhook = _channels(mine, name, plan)
+    command, webhook = _channels(session, name, plan)
     if not command and webhook is None:
         return
-    told = _look(mine, name, exit_code).as_json()
+    told = _look(session, name, exit_code).as_json()
     fields = {key: told[key] for key in FIELDS}
     if webhook is not None:
         _post(webhook, fields)
@@ -63,30 +63,30 @@ def alert(
         _become(command, fields)
 
 
-def _channels(mine: Session, name: str, file: Path | None) -> tuple[tuple[str, ...], str | None]:
+def _channels(session: Session, name: str, file: Path | None) -> tuple[tuple[str, ...], str | None]:
     """Return the command and the webhook; the installed command where the settings are refused."""
     from servicekit.errors import UserError
     from servicekit.service.installed import read_plan
 
     try:
-        webhook = mine.settings.alert_webhook
+        webhook = session.settings.alert_webhook
     except UserError as error:
         plan = None if file is None else read_plan(file, name)
         if plan is None:
             raise
         note(f"using the alert_command of the last install: {error.message}")
-        mine.use_plan(plan)
+        session.use_plan(plan)
         return plan.alert_command, None
-    return mine.settings.alert_command, None if webhook is None else webhook.get_secret_value()
+    return session.settings.alert_command, None if webhook is None else webhook.get_secret_value()
 
 
-def _look(mine: Session, name: str, exit_code: int | None) -> Status:
+def _look(session: Session, name: str, exit_code: int | None) -> Status:
     from servicekit.managers import Seen
     from servicekit.watchdog.status import status_of
 
     if exit_code is None:
-        return mine.look(mine.installed(name))
-    return status_of(mine.manifest(name), mine.places, Seen("failed", exit_code=exit_code))
+        return session.look(session.installed(name))
+    return status_of(session.manifest(name), session.places, Seen("failed", exit_code=exit_code))
 
 
 def _post(url: str, fields: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, OneProfile, session
+from servicekit.cli.options import AsJson, ForUser, OneProfile, session_of
 from servicekit.cli.output import as_json, duration, note, table, warn
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.text import printable
@@ -86,20 +86,20 @@ def bench(
     that is down is started, and stopped afterwards. ^C keeps the results so far. Exit code 1 if a
     request failed.
     """  # noqa: D301 - the character itself keeps the lines apart
-    mine = session(ctx, user=user)
+    session = session_of(ctx, user=user)
     if every:
-        _list(mine, profile, json=json)
+        _list(session, profile, json=json)
         return
     if profile is None:
         raise typer.BadParameter("give a profile, or --list")
     from servicekit.lab.bench.figures import summary
     from servicekit.lab.bench.report import HEADS, remarks, rows
 
-    run = _Run(mine, profile, suite)
+    run = _Run(session, profile, suite)
     run.refuse(anyway=anyway)
-    found = mine.installed(profile)
+    found = session.installed(profile)
     run.prepare()
-    with served(mine, found, to="measured") as now:
+    with served(session, found, to="measured") as now:
         run.refuse_running(found, now, anyway=anyway)
         result, lost = run.measured(now)
     if json:
@@ -120,15 +120,15 @@ def bench(
 class _Run:
     """One run: what it is to be, what it became."""
 
-    def __init__(self, mine: Session, profile: str, suite: str) -> None:
+    def __init__(self, session: Session, profile: str, suite: str) -> None:
         from servicekit.cli.forecast import plan_of
         from servicekit.lab.bench.suites import load
 
-        self._mine = mine
+        self._mine = session
         self._loaded: LoadedSuite = load(suite)
-        mine.manifest(profile)  # what is not installed is said to be so, before all else
-        self._recipe: Profile = mine.profile(profile)
-        self._plan: Plan = plan_of(mine, self._recipe)
+        session.manifest(profile)  # what is not installed is said to be so, before all else
+        self._recipe: Profile = session.profile(profile)
+        self._plan: Plan = plan_of(session, self._recipe)
         self._setting = self._setting_of(effective=None)
         self._verification: VerificationStatus | None = None
         self.interrupted = False
@@ -394,13 +394,13 @@ def _weight(planned: Planned) -> float:
     return spent / conditions.concurrency
 
 
-def _list(mine: Session, profile: str | None, *, json: bool) -> None:
+def _list(session: Session, profile: str | None, *, json: bool) -> None:
     """List what is kept, the oldest first."""
     from servicekit.lab.bench.result import BenchResult, ResultError
     from servicekit.lab.bench.store import texts
 
     found: list[BenchResult] = []
-    for name, text in texts(Path(mine.places.state)).items():
+    for name, text in texts(Path(session.places.state)).items():
         try:
             result = BenchResult.parse(text, where=name)
         except ResultError as error:

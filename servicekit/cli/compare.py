@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, complete_profile, session
+from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.output import as_json, note, paint, table
 from servicekit.cli.session import Session
 from servicekit.text import printable
@@ -34,9 +34,9 @@ def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     from servicekit.lab.bench.store import names
 
     root = ctx.find_root().params
-    mine = Session(root.get("config"), user=bool(root.get("user")))
+    session = Session(root.get("config"), user=bool(root.get("user")))
     try:
-        runs = list(names(Path(mine.places.state)))
+        runs = list(names(Path(session.places.state)))
     except (OSError, UserError):
         runs = []
     known = [*complete_profile(ctx, incomplete), *reversed(runs)]
@@ -86,9 +86,9 @@ def compare(
         from servicekit.lab.compare.drawing import check_drawing
 
         check_drawing()  # before anything is said that a report was to hold
-    mine = session(ctx, user=user)
-    states = Path(mine.places.state)
-    results = chosen(runs, suite, states, mine.catalog.names())
+    session = session_of(ctx, user=user)
+    states = Path(session.places.state)
+    results = chosen(runs, suite, states, session.catalog.names())
     comparison = compared(results)
     if json:
         as_json(comparison.as_json())

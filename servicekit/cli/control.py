@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from servicekit.cli.freshness import note_outdated
-from servicekit.cli.options import Anyway, ForUser, ProfileName, session
+from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note, ours, paint
 from servicekit.watchdog import history
 
@@ -47,23 +47,23 @@ def start(
     is 1. The restart count is reset. A profile that cannot run here is refused with all reasons.
     ^C ends the display, not the service.
     """
-    mine = session(ctx, user=user)
-    found = mine.installed(profile)
-    note_outdated(mine, profile)
-    if not _runs(mine.look(found)):
-        refuse_start(mine, found, anyway=anyway)
-    order(mine, found)
+    session = session_of(ctx, user=user)
+    found = session.installed(profile)
+    note_outdated(session, profile)
+    if not _runs(session.look(found)):
+        refuse_start(session, found, anyway=anyway)
+    order(session, found)
     if not no_wait:
-        follow(mine, found)
+        follow(session, found)
 
 
 def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
     """Stop a service and all its processes."""
-    mine = session(ctx, user=user)
-    found = mine.installed(profile)
-    before = mine.look(found)
-    found.manager.stop(found.unit, limit=mine.stop_limit(profile))
-    now = mine.look(found)
+    session = session_of(ctx, user=user)
+    found = session.installed(profile)
+    before = session.look(found)
+    found.manager.stop(found.unit, limit=session.stop_limit(profile))
+    now = session.look(found)
     if before.at_rest and now.at_rest:
         note(f'"{profile}" did not run')
     typer.echo(f"{profile}: {paint(now.state)}: {now.why}")
@@ -87,39 +87,39 @@ def restart(
     It runs as it was installed; --install installs the profile again first. The start is shown as
     by `start`.
     """
-    mine = session(ctx, user=user)
-    found = mine.installed(profile)
+    session = session_of(ctx, user=user)
+    found = session.installed(profile)
     if install:
         from servicekit.cli.install import install_again
 
-        install_again(mine, found, anyway=anyway)
+        install_again(session, found, anyway=anyway)
     else:
-        note_outdated(mine, profile)
-        refuse_start(mine, found, anyway=anyway)
-    order(mine, found, again=True)
+        note_outdated(session, profile)
+        refuse_start(session, found, anyway=anyway)
+    order(session, found, again=True)
     if not no_wait:
-        follow(mine, found)
+        follow(session, found)
 
 
-def order(mine: Session, found: Installed, *, again: bool = False) -> None:
+def order(session: Session, found: Installed, *, again: bool = False) -> None:
     """Give the order to start, or to start again, with earlier faults forgiven."""
     from servicekit.profiles.vocabulary import ManagerName
     from servicekit.watchdog.fault_reset import order_reset
 
     profile = found.manifest.profile
-    if not again and _runs(mine.look(found)):
+    if not again and _runs(session.look(found)):
         note(f'"{profile}" runs already')
         return
     if again:
-        found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+        found.manager.stop(found.unit, limit=session.stop_limit(profile))
     try:
-        order_reset(Path(mine.places.reset(profile)))
+        order_reset(Path(session.places.reset(profile)))
     except OSError as error:
         note(f"cannot reset the restart count: {(error.strerror or '').lower()}")
     if found.manager.name is ManagerName.SUPERVISOR:
-        _make_directories(mine, found)
-        _tell_rivals(mine, found)
-    _tell_missing(mine, profile)
+        _make_directories(session, found)
+        _tell_rivals(session, found)
+    _tell_missing(session, profile)
     found.manager.start(found.unit)
 
 
@@ -128,43 +128,43 @@ def _runs(now: Status) -> bool:
     return now.state in {"ready", "degraded", "starting"} and now.pid is not None
 
 
-def _recipe(mine: Session, profile: str) -> Profile | None:
+def _recipe(session: Session, profile: str) -> Profile | None:
     """Read the profile as installed; `None` where that is refused, as the watchdog will report."""
     from servicekit.errors import UserError
 
     try:
-        return mine.installed_profile(profile)
+        return session.installed_profile(profile)
     except UserError:
         return None
 
 
 def refuse_start(
-    mine: Session, found: Installed, *, anyway: bool = False, known: Collection[str] = ()
+    session: Session, found: Installed, *, anyway: bool = False, known: Collection[str] = ()
 ) -> None:
     """Refuse to start what cannot run, before anything is stopped; `known` errors are no reason."""
     from servicekit.cli import refusals
 
-    recipe = _recipe(mine, found.manifest.profile)
-    if recipe is not None and mine.settings_error() is None:
-        refusals.refuse_start(mine, found, recipe, anyway=anyway, known=known)
+    recipe = _recipe(session, found.manifest.profile)
+    if recipe is not None and session.settings_error() is None:
+        refusals.refuse_start(session, found, recipe, anyway=anyway, known=known)
 
 
-def _tell_missing(mine: Session, profile: str) -> None:
+def _tell_missing(session: Session, profile: str) -> None:
     """Say beforehand what the engine will not find, where its profile can be read."""
     from servicekit.cli.fetch import tell_missing
 
-    recipe = _recipe(mine, profile)
+    recipe = _recipe(session, profile)
     if recipe is not None:
-        tell_missing(recipe, mine.places)
+        tell_missing(recipe, session.places)
 
 
-def _tell_rivals(mine: Session, found: Installed) -> None:
+def _tell_rivals(session: Session, found: Installed) -> None:
     """Say beforehand for whom it will wait: systemd stops them, and Supervisor does not."""
     from servicekit.service.host import rivals
 
     profile = found.manifest.profile
-    recipe = _recipe(mine, profile)
-    names = rivals(recipe, mine.manifests(), found.manifest.gpus) if recipe is not None else ()
+    recipe = _recipe(session, profile)
+    names = rivals(recipe, session.manifests(), found.manifest.gpus) if recipe is not None else ()
     units = {f"servicekit-{name}": name for name in names}
     seen = found.manager.look(list(units))
     for name in (name for unit, name in units.items() if seen[unit].is_up):
@@ -174,7 +174,7 @@ def _tell_rivals(mine: Session, found: Installed) -> None:
         )
 
 
-def _make_directories(mine: Session, found: Installed) -> None:
+def _make_directories(session: Session, found: Installed) -> None:
     """Make again what a reboot swept away, such as everything below /run."""
     from servicekit.cli.orders import account_of
     from servicekit.install.installation import directories, make_directories
@@ -182,17 +182,17 @@ def _make_directories(mine: Session, found: Installed) -> None:
 
     manifest = found.manifest
     name, manager = manifest.profile, manifest.manager
-    plan = mine.installed_plan(name)
+    plan = session.installed_plan(name)
     if plan is None:
-        user = account_of(mine, mine.profile(name), manager, manifest.user_name)
+        user = account_of(session, session.profile(name), manager, manifest.user_name)
     else:
         user = plan.user
-    make_directories(directories(mine.places, name, manager, user), Tree())
+    make_directories(directories(session.places, name, manager, user), Tree())
 
 
-def follow(mine: Session, found: Installed) -> None:
+def follow(session: Session, found: Installed) -> None:
     """Show a start until it is ready, or exit with 1 when it is over without."""
-    now, passed = watch_start(mine, found)
+    now, passed = watch_start(session, found)
     conclude(now, passed)
     if not is_up(now):
         raise typer.Exit(1)
@@ -204,7 +204,7 @@ def is_up(now: Status) -> bool:
 
 
 def watch_start(
-    mine: Session, found: Installed, *, limit: float = inf, one_try: bool = False
+    session: Session, found: Installed, *, limit: float = inf, one_try: bool = False
 ) -> tuple[Status, float]:
     """Show a start until it is up or over, `limit` seconds at most; tell how it is and how long.
 
@@ -213,12 +213,12 @@ def watch_start(
     from servicekit.watchdog import ledger
 
     profile = found.manifest.profile
-    expected = history.eta(ledger.read(Path(mine.places.ledger(profile))))
+    expected = history.eta(ledger.read(Path(session.places.ledger(profile))))
     began = time.monotonic()
     was_up = False
     with _progress(profile, expected) as show:
         while True:
-            now = mine.look(found)
+            now = session.look(found)
             passed = time.monotonic() - began
             show(now)
             was_up = was_up or not now.at_rest
@@ -227,13 +227,13 @@ def watch_start(
             if now.at_rest and (was_up or passed > UP_WITHIN):
                 break
             if one_try and now.pid and (now.state == "failed" or now.restarts):
-                now = _first_try(mine, now)
+                now = _first_try(session, now)
                 break
             time.sleep(LOOK)
     return now, passed
 
 
-def _first_try(mine: Session, now: Status) -> Status:
+def _first_try(session: Session, now: Status) -> Status:
     """Tell how the run before ended, of which the next one may have begun between two looks."""
     from dataclasses import replace
 
@@ -241,25 +241,25 @@ def _first_try(mine: Session, now: Status) -> Status:
 
     if now.state == "failed":
         return now
-    past = history.runs(ledger.read(Path(mine.places.ledger(now.profile))))
+    past = history.runs(ledger.read(Path(session.places.ledger(now.profile))))
     why = next((run.sentence for run in reversed(past) if run.code and run.sentence), now.why)
     return replace(now, state="failed", why=why)
 
 
-def watch_stop(mine: Session, found: Installed) -> Status:
+def watch_stop(session: Session, found: Installed) -> Status:
     """Stop a service, showing how, and tell how it then is."""
     from concurrent.futures import ThreadPoolExecutor, wait
 
     profile = found.manifest.profile
     # A manager of its own for the order: this one goes on looking meanwhile.
-    stopper = mine.manager(found.manifest.manager)
+    stopper = session.manager(found.manifest.manager)
     with ThreadPoolExecutor(1) as orders, _progress(profile, None) as show:
-        stopping = orders.submit(stopper.stop, found.unit, limit=mine.stop_limit(profile))
+        stopping = orders.submit(stopper.stop, found.unit, limit=session.stop_limit(profile))
         while not stopping.done():
-            show(mine.look(found))
+            show(session.look(found))
             wait([stopping], LOOK)
         stopping.result()
-    return mine.look(found)
+    return session.look(found)
 
 
 def conclude(now: Status, passed: float) -> None:

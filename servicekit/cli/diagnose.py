@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, complete_profile, session
+from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.output import as_json, ours
 
 if TYPE_CHECKING:
@@ -68,10 +68,10 @@ def diagnose(
     if engine is not None:
         _check_engine(engine)
     if files:
-        recipe = None if profile is None else session(ctx, user=user).profile(profile)
+        recipe = None if profile is None else session_of(ctx, user=user).profile(profile)
         found = _diagnosed(_pieces(files), recipe, engine)
     else:
-        found = _of_service(session(ctx, user=user), str(profile), engine)
+        found = _of_service(session_of(ctx, user=user), str(profile), engine)
     if json:
         as_json(in_json(found))
     else:
@@ -124,17 +124,17 @@ def _diagnosed(
     return conclude(reader, options=profile.options, profile=profile.name)
 
 
-def _of_service(mine: Session, name: str, engine: str | None) -> Diagnosis:
+def _of_service(session: Session, name: str, engine: str | None) -> Diagnosis:
     from servicekit.cli.freshness import note_outdated
     from servicekit.errors import UserError
     from servicekit.managers import LogQuery
     from servicekit.managers.logstream import log_of
     from servicekit.watchdog import history, ledger
 
-    found = mine.installed(name)
-    recipe = mine.installed_profile(name)
-    note_outdated(mine, name)
-    runs = history.runs(ledger.read(Path(mine.places.ledger(name))))
+    found = session.installed(name)
+    recipe = session.installed_profile(name)
+    note_outdated(session, name)
+    runs = history.runs(ledger.read(Path(session.places.ledger(name))))
     if not runs:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
     with log_of(found.manager, found.unit, LogQuery(run=runs[-1].run)) as lines:

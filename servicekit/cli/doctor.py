@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.freshness import note_outdated
-from servicekit.cli.options import AsJson, ForUser, complete_profile, session
+from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.output import as_json, duration, note, ours, paint
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def doctor(
     from servicekit.doctor.look import look
 
     began = time.monotonic()
-    found = examine(look(_request(session(ctx, user=user), profile), _tell_waiting))
+    found = examine(look(_request(session_of(ctx, user=user), profile), _tell_waiting))
     seconds = time.monotonic() - began
     if json:
         as_json({**found.as_json(), "seconds": round(seconds, 3)})
@@ -61,7 +61,7 @@ def doctor(
     raise typer.Exit(1 if found.verdict is CheckStatus.FAIL else 0)
 
 
-def _request(mine: Session, only: str | None) -> DoctorRequest:
+def _request(session: Session, only: str | None) -> DoctorRequest:
     """Say what is to be looked at: the profile that is named, or those that are installed."""
     from servicekit.cli.orders import order_of
     from servicekit.doctor.asking import DoctorRequest
@@ -69,27 +69,27 @@ def _request(mine: Session, only: str | None) -> DoctorRequest:
     from servicekit.errors import UserError
     from servicekit.install.rootfs import Tree
 
-    installed = mine.manifests()
+    installed = session.manifests()
     manager, no_manager = None, ""
     try:
-        manager = mine.manager(installed[only].manager if only in installed else None)
+        manager = session.manager(installed[only].manager if only in installed else None)
     except UserError as error:
         no_manager = error.message
     orders, refused = [], []
     for name in sorted(installed) if only is None else [only]:
         try:
-            recipe = mine.profile(name)
+            recipe = session.profile(name)
         except UserError as error:
             if only is not None:
                 raise
             refused.append(RefusedProfile(name, error.message.partition("\n")[0]))
         else:
             if name in installed:
-                note_outdated(mine, name)
-            named = mine.manager_name(None if manager is None else manager.name)
-            orders.append(order_of(mine, recipe, Tree(), manager=named))
+                note_outdated(session, name)
+            named = session.manager_name(None if manager is None else manager.name)
+            orders.append(order_of(session, recipe, Tree(), manager=named))
     return DoctorRequest(
-        places=mine.places,
+        places=session.places,
         environ=os.environ,
         manager=manager,
         no_manager=no_manager,

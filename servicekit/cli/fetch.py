@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, ProfileName, session
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, duration, note, ours, warn
 
 if TYPE_CHECKING:
@@ -52,16 +52,16 @@ def fetch(
     from servicekit.models.weights import needs
     from servicekit.service.missing import missing
 
-    mine = session(ctx, user=user)
-    recipe = mine.profile(profile)
-    lacking = missing(recipe, mine.places)
+    session = session_of(ctx, user=user)
+    recipe = session.profile(profile)
+    lacking = missing(recipe, session.places)
     if lacking is not None and (absent := [each for each in lacking.lacks if each.need is None]):
         raise UserError(absent[0].why, hint=f"{lacking.remedy} mends that")
     wanted = needs(recipe)
     began = time.monotonic()
     try:
         with display() as shown:
-            result = _fetched(mine, recipe, wanted, shown, check=check)
+            result = _fetched(session, recipe, wanted, shown, check=check)
     except KeyboardInterrupt:
         if not check:
             note(f"the files so far are kept: `servicekit fetch {profile}` resumes")
@@ -168,7 +168,7 @@ def _at_hand(profile: Profile) -> str:
 
 
 def _fetched(
-    mine: Session,
+    session: Session,
     profile: Profile,
     wanted: Sequence[Need],
     shown: Display,
@@ -182,15 +182,15 @@ def _fetched(
     from servicekit.models.weights import select
     from servicekit.service.plan import hub_cache
 
-    cache = Path(hub_cache(profile, mine.places))
+    cache = Path(hub_cache(profile, session.places))
     if not wanted:
         return _Result(profile, cache, (), (), reachable=False)
     _note_of_other_cache(cache)
     try:
-        hub = _hub(mine, profile)
+        hub = _hub(session, profile)
         listings = [hub.list(need) for need in wanted]
     except HubUnreachableError as error:
-        standings = _offline(mine, profile, wanted, error, shown)
+        standings = _offline(session, profile, wanted, error, shown)
         return _Result(profile, cache, standings, standings, reachable=False)
     chosen = []
     for need, listing in zip(wanted, listings, strict=True):
@@ -198,7 +198,7 @@ def _fetched(
         files = tuple(file for file in listing.files if file.name in names)
         chosen.append((need, dataclasses.replace(listing, files=files)))
     if not check:
-        _become_the_service(mine, profile, cache)
+        _become_the_service(session, profile, cache)
 
     here = [(need, Repository(cache, need.repo), listing) for need, listing in chosen]
     shown.stage("checking", sum(_size_here(each, listing) for _, each, listing in here))
@@ -221,7 +221,7 @@ def _size_here(repository: Repository, listing: Listing) -> int:
 
 
 def _offline(
-    mine: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
+    session: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
 ) -> list[FetchState]:
     """Check what is here by its own names, where the hub cannot be asked what should be."""
     from servicekit.errors import UserError
@@ -230,12 +230,12 @@ def _offline(
     from servicekit.service.missing import missing
     from servicekit.service.plan import hub_cache
 
-    lacking = missing(profile, mine.places)
+    lacking = missing(profile, session.places)
     if lacking is not None:
         raise UserError(f"{error.message}, and {lacking.lacks[0].why}", hint=error.hint) from None
     here = []
     for need in wanted:
-        repository = Repository(Path(hub_cache(profile, mine.places)), need.repo)
+        repository = Repository(Path(hub_cache(profile, session.places)), need.repo)
         listing = repository.listing(need.revision)
         if listing is not None:
             named = tuple(file for file in listing.files if file.digest)
@@ -246,21 +246,21 @@ def _offline(
     return standings
 
 
-def _hub(mine: Session, profile: Profile) -> Hub:
+def _hub(session: Session, profile: Profile) -> Hub:
     from servicekit.models.hub import TOKEN, Hub, find_token
     from servicekit.profiles import credentials
 
     stored = None
     if TOKEN in profile.secrets:
         try:
-            folder = credentials.directory(profile, mine.places, os.environ)
+            folder = credentials.directory(profile, session.places, os.environ)
             stored = (folder / TOKEN).read_text(encoding="utf-8")
         except (FileNotFoundError, PermissionError):
             stored = None  # the hub may well give the model to anybody
     return Hub(profile.name, find_token(os.environ, stored), os.environ)
 
 
-def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
+def _become_the_service(session: Session, profile: Profile, cache: Path) -> None:
     """As root, go on as the account that will read the files, for good.
 
     What it owns, it may also exchange: as root, a link that it left in the cache could have any
@@ -275,15 +275,15 @@ def _become_the_service(mine: Session, profile: Profile, cache: Path) -> None:
 
     if os.geteuid() != 0:
         return
-    tree, own = Tree(), mine.manifests().get(profile.name)
-    manager = mine.manager_name(None if own is None else own.manager)
-    order = order_of(mine, profile, tree, manager=manager)
+    tree, own = Tree(), session.manifests().get(profile.name)
+    manager = session.manager_name(None if own is None else own.manager)
+    order = order_of(session, profile, tree, manager=manager)
     if order.user is None:
         return
     if not accounts.exists(order.user):
         ensure_account(order.user, propose(order, tree).sysusers, tree)
         note(f'made the account "{order.user}", as which the service will run')
-    ours = PurePosixPath(mine.places.cache)
+    ours = PurePosixPath(session.places.cache)
     # Below its own cache the account makes directories itself.
     top = ours if PurePosixPath(cache).is_relative_to(ours) else PurePosixPath(cache)
     for path in tree.missing([top]):

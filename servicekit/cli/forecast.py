@@ -21,7 +21,7 @@ USUAL_GPU: Final = "31.4GiB"
 """What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
 
 
-def plan_of(mine: Session, profile: Profile) -> Plan:
+def plan_of(session: Session, profile: Profile) -> Plan:
     """Make the plan of `profile` for this host, whether or not all of it is here."""
     from servicekit.cli.orders import order_of
     from servicekit.install.installation import look_around
@@ -29,7 +29,7 @@ def plan_of(mine: Session, profile: Profile) -> Plan:
     from servicekit.service.plan import make_plan
 
     tree = Tree()
-    order = order_of(mine, profile, tree, manager=mine.manager_name(None))
+    order = order_of(session, profile, tree, manager=session.manager_name(None))
     return make_plan(profile, look_around(order, tree).host)
 
 

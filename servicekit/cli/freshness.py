@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from servicekit.service.installed import InstalledPlan
 
 
-def outdated(mine: Session, name: str) -> str:
+def outdated(session: Session, name: str) -> str:
     """Say how what is installed of `name` differs from its profile now; empty where it does not.
 
     Nothing is parsed while no file has changed, so that a verb that only looks stays quick.
@@ -22,7 +22,7 @@ def outdated(mine: Session, name: str) -> str:
     from servicekit.service.installed import denied
 
     try:
-        plan = mine.installed_plan(name)
+        plan = session.installed_plan(name)
     except UserError as error:
         return str(error)
     try:
@@ -34,8 +34,8 @@ def outdated(mine: Session, name: str) -> str:
         if not differ(plan.sources):
             return ""
         if denied(plan, os.environ):
-            return f"a start is refused: {mine.places.config} names it in deny"
-        changed = _changed(mine, plan)
+            return f"a start is refused: {session.places.config} names it in deny"
+        changed = _changed(session, plan)
     except UserError as error:
         first = error.message.partition("\n")[0]
         return f"profile or settings are refused, and the service runs as installed: {first}"
@@ -47,23 +47,23 @@ def outdated(mine: Session, name: str) -> str:
     )
 
 
-def _changed(mine: Session, plan: InstalledPlan) -> str:
+def _changed(session: Session, plan: InstalledPlan) -> str:
     """Name what a new install would take differently."""
     from servicekit.cli.orders import account_of
 
     name = plan.profile.name
-    now = mine.profile(name)
-    if mine.installed_profile(name) != now:
+    now = session.profile(name)
+    if session.installed_profile(name) != now:
         return "profile"
-    manifest = mine.manifest(name)
-    user = account_of(mine, now, manifest.manager, manifest.user_name)
-    settings = mine.settings
-    wanted = (mine.places, user, settings.alert_command, settings.log_format)
+    manifest = session.manifest(name)
+    user = account_of(session, now, manifest.manager, manifest.user_name)
+    settings = session.settings
+    wanted = (session.places, user, settings.alert_command, settings.log_format)
     installed = (plan.places, plan.user, plan.alert_command, plan.log_format)
     return "" if installed == wanted else "settings"
 
 
-def note_outdated(mine: Session, name: str) -> None:
+def note_outdated(session: Session, name: str) -> None:
     """Print a note where what is installed is not what the profile says now."""
-    if words := outdated(mine, name):
+    if words := outdated(session, name):
         note(ours(f'"{name}": {words}'))

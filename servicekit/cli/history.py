@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, ProfileName, session
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, duration, local, note, table
 from servicekit.watchdog import history as past
 
@@ -31,11 +31,11 @@ def history(
     """
     from servicekit.watchdog import ledger
 
-    places = session(ctx, user=user).places
+    places = session_of(ctx, user=user).places
     records = ledger.read(Path(places.ledger(profile)))
     if not records:
         # Whoever mistyped the name should hear that.
-        session(ctx, user=user).profile(profile)
+        session_of(ctx, user=user).profile(profile)
         if not json:
             note(f'"{profile}" has not run yet')
     if json:

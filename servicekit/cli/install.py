@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session
+from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session_of
 from servicekit.cli.orders import order_as_installed, order_of
 from servicekit.cli.output import note, paint, warn
 
@@ -82,16 +82,16 @@ def install(
     named = _one(profile, every=every)
     if every and (now or enable):
         raise UserError("--all with --now or --enable would start what excludes each other")
-    mine, tree = session(ctx, user=user), _tree(root)
+    session, tree = session_of(ctx, user=user), _tree(root)
     # Which manager runs here says nothing about an image.
-    runs = None if root is not None else mine.manager(manager)
-    name = mine.manager_name(manager) if runs is None else runs.name
-    work = _Work(mine, tree, runs, dry_run=dry_run, anyway=anyway, force=force)
+    runs = None if root is not None else session.manager(manager)
+    name = session.manager_name(manager) if runs is None else runs.name
+    work = _Work(session, tree, runs, dry_run=dry_run, anyway=anyway, force=force)
     if not every:
-        work.install(work.order(mine.profile(named), name, user_name, enable=enable), now=now)
+        work.install(work.order(session.profile(named), name, user_name, enable=enable), now=now)
         return
     _each(
-        mine.catalog.names(),
+        session.catalog.names(),
         lambda each: work.install_if_here(each, name, user_name, enable=enable),
     )
 
@@ -124,7 +124,7 @@ def _each(profiles: Iterable[str], act: Callable[[str], None]) -> None:
 class _Work:
     """How installs are carried out: the same for each of many."""
 
-    mine: Session
+    session: Session
     tree: Tree
     runs: Manager | None
     """`None` for an image."""
@@ -138,7 +138,7 @@ class _Work:
     ) -> Order:
         """Complete what is asked for."""
         return order_of(
-            self.mine,
+            self.session,
             recipe,
             self.tree,
             manager=name,
@@ -154,7 +154,7 @@ class _Work:
         from servicekit.install.installation import look_around
         from servicekit.install.present import manifests
 
-        order = self.order(self.mine.profile(profile), name, user_name, enable=enable)
+        order = self.order(self.session.profile(profile), name, user_name, enable=enable)
         missing = look_around(order, self.tree).missing
         if missing and profile not in manifests(self.tree, order.places):
             note(f"left out: {missing[0]}")
@@ -183,7 +183,7 @@ class _Work:
             tell_missing(recipe, order.places, root)
             return
         if not image and not self.force:
-            _refuse_invisible_settings(self.mine)
+            _refuse_invisible_settings(self.session)
         incomplete = image or self.force
         order, survey = refuse(order, self.tree, anyway=self.anyway, incomplete=incomplete)
         for sentence in (*(survey.missing if incomplete else ()), *survey.warnings):
@@ -196,34 +196,34 @@ class _Work:
             carry_out(proposal, held, self.runs)
         tell_changes(proposal.changes)
         _tell_enablement(proposal)
-        warn_of_logouts(self.mine, self.runs)
+        warn_of_logouts(self.session, self.runs)
         if not now:  # a start says it itself
             tell_missing(recipe, order.places, root)
         if self.runs is not None and not restarts:
-            _start_or_hint(self.mine, proposal, self.runs, now=now)
+            _start_or_hint(self.session, proposal, self.runs, now=now)
 
 
-def start_at_boot(mine: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
+def start_at_boot(session: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
     """Enable `new` at boot, then disable those that it excludes; all stay as installed."""
     from servicekit.install.installation import propose
     from servicekit.install.installer import install as carry_out
     from servicekit.install.transaction import turn
 
     tree = _tree(None)
-    with turn(tree, mine.places) as held:
+    with turn(tree, session.places) as held:
         _tell_undone(held, new.manager)
         # In this order, what fails in between leaves a host that serves after a boot.
         for one, enable in ((new, True), *((old, False) for old in instead_of)):
-            proposal = propose(order_as_installed(mine, one, tree, enable=enable), tree)
+            proposal = propose(order_as_installed(session, one, tree, enable=enable), tree)
             carry_out(proposal, held, one.manager)
             tell_changes(proposal.changes)
 
 
-def install_again(mine: Session, found: Installed, *, anyway: bool) -> None:
+def install_again(session: Session, found: Installed, *, anyway: bool) -> None:
     """Install a service anew from its profile as it is now, with the choices made before."""
     name, manager = found.manifest.profile, found.manager
-    work = _Work(mine, _tree(None), manager, dry_run=False, anyway=anyway, force=False)
-    work.install(work.order(mine.profile(name), manager.name, None, enable=None), restarts=True)
+    work = _Work(session, _tree(None), manager, dry_run=False, anyway=anyway, force=False)
+    work.install(work.order(session.profile(name), manager.name, None, enable=None), restarts=True)
 
 
 def uninstall(
@@ -253,20 +253,20 @@ def uninstall(
     """
     from servicekit.install.present import manifests
 
-    mine, tree = session(ctx, user=user), _tree(root)
+    session, tree = session_of(ctx, user=user), _tree(root)
     options = {"dry_run": dry_run, "purge": purge, "force": force}
     if not every:
-        _uninstall(mine, tree, _one(profile, every=every), **options)
+        _uninstall(session, tree, _one(profile, every=every), **options)
         return
     _one(profile, every=every)
-    installed = sorted(manifests(tree, mine.places))
+    installed = sorted(manifests(tree, session.places))
     if not installed:
         note("nothing is installed")
-    _each(installed, lambda each: _uninstall(mine, tree, each, **options))
+    _each(installed, lambda each: _uninstall(session, tree, each, **options))
 
 
 def _uninstall(
-    mine: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
+    session: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
 ) -> None:
     from servicekit.install.installation import purge_remains
     from servicekit.install.installation import uninstall as carry_out
@@ -274,24 +274,24 @@ def _uninstall(
     from servicekit.install.present import manifests
     from servicekit.install.transaction import turn
 
-    if purge and not dry_run and profile not in manifests(tree, mine.places):
-        with turn(tree, mine.places) as held:
+    if purge and not dry_run and profile not in manifests(tree, session.places):
+        with turn(tree, session.places) as held:
             if purge_remains(profile, held):
                 typer.echo(f"{profile}: history, log and secrets of an earlier install are removed")
                 return
-    own, made = removal(profile_id(profile), tree, mine.places, force=force)
+    own, made = removal(profile_id(profile), tree, session.places, force=force)
     if dry_run:
         tell_changes(made, diffs=True)
         return
-    manager = None if tree.is_image else _manager_of(mine, own.manager, force=force)
-    with turn(tree, mine.places) as held:
+    manager = None if tree.is_image else _manager_of(session, own.manager, force=force)
+    with turn(tree, session.places) as held:
         _tell_undone(held, manager)
         _warn_of_containers(manager)
         made = carry_out(
             profile,
             held,
             manager,
-            stop_limit=mine.stop_limit(profile),
+            stop_limit=session.stop_limit(profile),
             force=force,
             purge=purge,
         )
@@ -306,10 +306,10 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     """
     from servicekit.install.installation import propose
 
-    mine, tree = session(ctx, user=user), _tree(None)
-    recipe = mine.profile(profile)
-    name = mine.installed(profile).manager.name
-    proposal = propose(order_of(mine, recipe, tree, manager=name), tree)
+    session, tree = session_of(ctx, user=user), _tree(None)
+    recipe = session.profile(profile)
+    name = session.installed(profile).manager.name
+    proposal = propose(order_of(session, recipe, tree, manager=name), tree)
     differing = [change for change in proposal.changes if change.acts or _is_drift(change)]
     if differing:
         tell_changes(differing, diffs=True)
@@ -325,11 +325,11 @@ def _tree(root: Path | None) -> Tree:
     return Tree() if root is None else Tree(str(root))
 
 
-def _manager_of(mine: Session, name: str, *, force: bool) -> Manager | None:
+def _manager_of(session: Session, name: str, *, force: bool) -> Manager | None:
     from servicekit.errors import UserError
 
     try:
-        return mine.manager(name)
+        return session.manager(name)
     except UserError as error:
         if not force:
             raise UserError(
@@ -347,17 +347,17 @@ def _tell_undone(held: Turn, manager: Manager | None) -> None:
             manager.reload()
 
 
-def _refuse_invisible_settings(mine: Session) -> None:
+def _refuse_invisible_settings(session: Session) -> None:
     """Refuse what this command sees in its environment and the service would not."""
     from servicekit.errors import UserError
     from servicekit.profiles.settings import variable
 
     deciding = {variable(key) for key in ("allow", "deny", "root", "places")}
-    seen = sorted(deciding & set(mine.settings.variables))
+    seen = sorted(deciding & set(session.settings.variables))
     if seen:
         raise UserError(
             f"{' and '.join(seen)} is set for this command, and the service will not have it",
-            hint=f"say it in {mine.places.config}, or use --config FILE",
+            hint=f"say it in {session.places.config}, or use --config FILE",
         )
 
 
@@ -410,7 +410,7 @@ def _warn_of_containers(manager: Manager | None) -> None:
         )
 
 
-def warn_of_logouts(mine: Session, manager: Manager | None) -> None:
+def warn_of_logouts(session: Session, manager: Manager | None) -> None:
     """Warn of the systemd that stops a user's services although the user lingers."""
     from servicekit.doctor.services import LINGER_FAULT
     from servicekit.managers.systemd import Systemd
@@ -418,7 +418,7 @@ def warn_of_logouts(mine: Session, manager: Manager | None) -> None:
 
     if (
         isinstance(manager, Systemd)
-        and mine.scope is Scope.USER
+        and session.scope is Scope.USER
         and manager.version() == LINGER_FAULT
     ):
         warn(
@@ -427,7 +427,7 @@ def warn_of_logouts(mine: Session, manager: Manager | None) -> None:
         )
 
 
-def _start_or_hint(mine: Session, proposal: Proposal, manager: Manager, *, now: bool) -> None:
+def _start_or_hint(session: Session, proposal: Proposal, manager: Manager, *, now: bool) -> None:
     from servicekit.cli.control import follow, order
     from servicekit.cli.session import Installed
 
@@ -435,7 +435,7 @@ def _start_or_hint(mine: Session, proposal: Proposal, manager: Manager, *, now: 
     is_up = manager.look([service.unit])[service.unit].is_up
     if now:
         found = Installed(proposal.manifest, manager)
-        order(mine, found, again=is_up and proposal.acts)
-        follow(mine, found)
+        order(session, found, again=is_up and proposal.acts)
+        follow(session, found)
     elif is_up and proposal.acts:
         note(f"it runs as it was before; `servicekit restart {service.name}` takes the new files")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servicekit.cli.options import ForUser, ProfileName, session
+from servicekit.cli.options import ForUser, ProfileName, session_of
 from servicekit.cli.output import note
 from servicekit.text import plain
 
@@ -59,7 +59,7 @@ def logs(
 
     if cause and cause not in set(Cause):
         raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')
-    found = session(ctx, user=user).installed(profile)
+    found = session_of(ctx, user=user).installed(profile)
     query = query_of(
         follow=follow, lines=lines, since=since, priority=priority, run=run, cause=cause
     )

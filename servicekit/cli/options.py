@@ -11,7 +11,7 @@ from servicekit.cli.session import Session
 from servicekit.errors import UserError
 
 
-def session(ctx: typer.Context, *, user: bool) -> Session:
+def session_of(ctx: typer.Context, *, user: bool) -> Session:
     """Return the session of a verb, with its own `--user`."""
     found: Session = ctx.obj
     found.ask_for_user(user=user)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def order_of(
-    mine: Session,
+    session: Session,
     profile: Profile,
     tree: Tree,
     *,
@@ -28,35 +28,35 @@ def order_of(
     from servicekit.install.installation import Order
     from servicekit.install.present import manifests
 
-    own = manifests(tree, mine.places).get(profile.name)
+    own = manifests(tree, session.places).get(profile.name)
     user_name = user_name or (own.user_name if own is not None else None)
     known = own is not None and {*profile.gpus} <= {*own.gpus}
     return Order(
         profile=profile,
-        places=mine.places,
+        places=session.places,
         manager=manager,
-        user=account_of(mine, profile, manager, user_name),
+        user=account_of(session, profile, manager, user_name),
         user_name=user_name,
         gpus=own.gpus if own is not None and known else profile.gpus,
         uuids=own.uuids if own is not None and known else (),
-        command=mine.command(),
+        command=session.command(),
         kv_tokens=own.kv_tokens if own is not None else None,
-        alert_command=mine.settings.alert_command,
-        log_format=mine.settings.log_format,
-        sources=mine.sources(profile.name),
-        path=_search_path(mine),
+        alert_command=session.settings.alert_command,
+        log_format=session.settings.log_format,
+        sources=session.sources(profile.name),
+        path=_search_path(session),
         enable=enable,
         force=force,
     )
 
 
-def order_as_installed(mine: Session, found: Installed, tree: Tree, *, enable: bool) -> Order:
+def order_as_installed(session: Session, found: Installed, tree: Tree, *, enable: bool) -> Order:
     """Repeat the last install but for `enable`, whatever became of profile and settings since."""
     own = found.manifest
-    profile = mine.installed_profile(own.profile)
-    order = order_of(mine, profile, tree, manager=found.manager.name, enable=enable)
+    profile = session.installed_profile(own.profile)
+    order = order_of(session, profile, tree, manager=found.manager.name, enable=enable)
     order = replace(order, kv_tokens=own.kv_tokens, overruled=own.overruled)
-    plan = mine.installed_plan(own.profile)
+    plan = session.installed_plan(own.profile)
     if plan is None:
         return order
     return replace(
@@ -69,23 +69,25 @@ def order_as_installed(mine: Session, found: Installed, tree: Tree, *, enable: b
     )
 
 
-def _search_path(mine: Session) -> str:
+def _search_path(session: Session) -> str:
     """Where a program is looked for that has no path: for root, only where only root writes."""
     from servicekit.host.unprivileged import trusted_path
     from servicekit.places import Scope
 
     path = os.environ.get("PATH", os.defpath)
-    return trusted_path(path) if mine.places.scope is Scope.SYSTEM and not os.geteuid() else path
+    return trusted_path(path) if session.places.scope is Scope.SYSTEM and not os.geteuid() else path
 
 
-def account_of(mine: Session, profile: Profile, manager: str, user_name: str | None) -> str | None:
+def account_of(
+    session: Session, profile: Profile, manager: str, user_name: str | None
+) -> str | None:
     """Return the account of the service; `None` for that of the manager."""
     from servicekit.errors import UserError
     from servicekit.places import Scope
     from servicekit.profiles.vocabulary import ManagerName
 
     named = user_name or profile.service.user
-    if mine.places.scope is Scope.USER:
+    if session.places.scope is Scope.USER:
         if user_name is not None:
             raise UserError(
                 "--user-name applies to system services only; user services run as you",
@@ -93,5 +95,5 @@ def account_of(mine: Session, profile: Profile, manager: str, user_name: str | N
             )
         return None
     # A container that has only Supervisor usually has only root, too.
-    default = mine.settings.service_user if manager == ManagerName.SYSTEMD else None
+    default = session.settings.service_user if manager == ManagerName.SYSTEMD else None
     return named or default

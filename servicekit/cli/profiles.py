@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from servicekit.cli.freshness import outdated
-from servicekit.cli.options import AsJson, ForManager, ForUser, ProfileName, session
+from servicekit.cli.options import AsJson, ForManager, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, note, ours, table, warn
 from servicekit.text import printable
 
@@ -25,9 +25,9 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
     Built-in profiles are always allowed; a site profile must be named in `allow` in the settings.
     A profile with an error is listed with the error.
     """
-    mine = session(ctx, user=user)
-    found, installed = mine.catalog.describe(), mine.manifests()
-    changed = {name: outdated(mine, name) for name in installed}
+    session = session_of(ctx, user=user)
+    found, installed = session.catalog.describe(), session.manifests()
+    changed = {name: outdated(session, name) for name in installed}
     if json:
         as_json(
             [
@@ -72,10 +72,10 @@ def show(
     """
     from servicekit.cli.verification import verification_status_of
 
-    mine = session(ctx, user=user)
-    found = mine.profile(profile)
+    session = session_of(ctx, user=user)
+    found = session.profile(profile)
     data = _plain(found)
-    verified = verification_status_of(mine, profile).text
+    verified = verification_status_of(session, profile).text
     if json:
         as_json(data | {"verified": verified})
         return
@@ -115,9 +115,9 @@ def render(
     from servicekit.service.plan import make_plan
     from servicekit.service.render import artifacts
 
-    mine, tree = session(ctx, user=user), Tree()
-    name = mine.manager_name(manager)
-    order = order_of(mine, mine.profile(profile), tree, manager=name)
+    session, tree = session_of(ctx, user=user), Tree()
+    name = session.manager_name(manager)
+    order = order_of(session, session.profile(profile), tree, manager=name)
     found = look_around(order, tree)
     for sentence in (*found.missing, *found.barred, *found.warnings):
         warn(sentence)

@@ -103,7 +103,7 @@ def _budget(plan: Plan, memory: int) -> Budget | None:
         return None  # no arithmetic for this engine or model; the engine itself will tell
 
 
-def _port_holder(mine: Session, found: Installed, recipe: Profile) -> str:
+def _port_holder(session: Session, found: Installed, recipe: Profile) -> str:
     """Name a process of somebody else that holds the profile's port; empty where none is seen.
 
     An engine of ours is no obstacle: the manager or the watchdog stops it first.
@@ -116,7 +116,7 @@ def _port_holder(mine: Session, found: Installed, recipe: Profile) -> str:
         return ""
     census = Census()
     living = census.look()
-    units = [f"servicekit-{name}" for name in mine.manifests()]
+    units = [f"servicekit-{name}" for name in session.manifests()]
     watchdogs = [seen.pid for seen in found.manager.look(units).values() if seen.pid]
     ours = {*procfs.descendants(watchdogs, living), *census.marked(living)}
     for socket in held:
@@ -131,7 +131,12 @@ def _port_holder(mine: Session, found: Installed, recipe: Profile) -> str:
 
 
 def refuse_start(
-    mine: Session, found: Installed, recipe: Profile, *, anyway: bool, known: Collection[str] = ()
+    session: Session,
+    found: Installed,
+    recipe: Profile,
+    *,
+    anyway: bool,
+    known: Collection[str] = (),
 ) -> None:
     """Refuse to start an installed profile that cannot run; record what `anyway` overrules."""
     from servicekit.cli.orders import order_of
@@ -140,8 +145,8 @@ def refuse_start(
     from servicekit.install.transaction import turn
 
     tree = Tree()
-    order = order_of(mine, recipe, tree, manager=found.manager.name)
-    if holder := _port_holder(mine, found, recipe):
+    order = order_of(session, recipe, tree, manager=found.manager.name)
+    if holder := _port_holder(session, found, recipe):
         if not anyway:
             raise UserError(holder, hint="--anyway starts it, to wait for the port")
         warn(holder)
@@ -149,7 +154,7 @@ def refuse_start(
     if order.overruled == found.manifest.overruled:
         return
     try:
-        with turn(tree, mine.places) as held:
+        with turn(tree, session.places) as held:
             record_overruled(recipe.name, order.overruled, held)
     except UserError as error:
         note(f"cannot record what --anyway overrules: {error}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli.options import ForUser, ProfileName, session
+from servicekit.cli.options import ForUser, ProfileName, session_of
 from servicekit.cli.output import note, table
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def set_secret(
     from servicekit.errors import UserError
     from servicekit.install.rootfs import Tree
 
-    mine = session(ctx, user=user)
-    recipe = mine.profile(profile)
-    place = _place(mine, recipe, variable)
+    session = session_of(ctx, user=user)
+    recipe = session.profile(profile)
+    place = _place(session, recipe, variable)
     if sys.stdin.isatty():
         value = str(typer.prompt(f"{variable} of {profile}", hide_input=True))
     else:
@@ -66,7 +66,7 @@ def set_secret(
         for directory in tree.missing([place.parent]):
             tree.make_directory(directory)
         tree.delete(new)
-        tree.stage(new, value.encode() + b"\n", OWNER_ONLY, _owner(mine, recipe, tree))
+        tree.stage(new, value.encode() + b"\n", OWNER_ONLY, _owner(session, recipe, tree))
         tree.move(new, place)
         tree.sync(place.parent)
     except OSError as error:
@@ -79,9 +79,9 @@ def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = Fa
     """List a profile's secrets, and which of them are stored."""
     from servicekit.install.rootfs import Tree
 
-    mine = session(ctx, user=user)
-    recipe = mine.profile(profile)
-    there = Tree().names(mine.places.secrets / profile)
+    session = session_of(ctx, user=user)
+    recipe = session.profile(profile)
+    there = Tree().names(session.places.secrets / profile)
     rows = [(name, "stored" if name in there else "missing") for name in recipe.secrets]
     if rows:
         table(("SECRET", ""), rows)
@@ -96,8 +96,8 @@ def remove_secret(
     """Remove the stored value of a secret."""
     from servicekit.install.rootfs import Tree
 
-    mine = session(ctx, user=user)
-    place = _place(mine, mine.profile(profile), variable)
+    session = session_of(ctx, user=user)
+    place = _place(session, session.profile(profile), variable)
     tree = Tree()
     try:
         tree.delete(place)
@@ -108,7 +108,7 @@ def remove_secret(
     typer.echo(f"{variable} of {profile} is removed")
 
 
-def _place(mine: Session, profile: Profile, variable: str) -> PurePosixPath:
+def _place(session: Session, profile: Profile, variable: str) -> PurePosixPath:
     from servicekit.errors import UserError
 
     if variable not in profile.secrets:
@@ -117,19 +117,19 @@ def _place(mine: Session, profile: Profile, variable: str) -> PurePosixPath:
             f'profile "{profile.name}" has no secret "{variable}"',
             hint=f"name it in secrets of the profile; there are: {known}",
         )
-    return mine.places.secret(profile.name, variable)
+    return session.places.secret(profile.name, variable)
 
 
-def _owner(mine: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
+def _owner(session: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
     """Who must read the file: under Supervisor the service itself, else whoever wrote it."""
     from servicekit.cli.orders import order_of
     from servicekit.profiles.vocabulary import ManagerName
 
-    own = mine.manifests().get(profile.name)
-    manager = mine.manager_name(None if own is None else own.manager)
+    own = session.manifests().get(profile.name)
+    manager = session.manager_name(None if own is None else own.manager)
     if manager is ManagerName.SYSTEMD or os.geteuid() != 0:
         return None
-    account = order_of(mine, profile, tree, manager=manager).user
+    account = order_of(session, profile, tree, manager=manager).user
     return None if account is None else tree.account(account)
 
 

@@ -27,7 +27,7 @@ ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
+def served(session: Session, found: Installed, *, to: str) -> Iterator[Status]:
     """Run the service meanwhile: one that is down is started, and stopped afterwards.
 
     `to` completes the message `it cannot be ...`. Raises `UserError` while another command measures
@@ -35,7 +35,7 @@ def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
     """
     profile = found.manifest.profile
     started = False
-    with _ended_as_by_hand(), run_files.alone(Path(mine.places.state, profile)) as alone:
+    with _ended_as_by_hand(), run_files.alone(Path(session.places.state, profile)) as alone:
         if not alone:
             raise UserError(
                 f'"{profile}" cannot be {to}, because it is already being verified or measured',
@@ -43,11 +43,11 @@ def served(mine: Session, found: Installed, *, to: str) -> Iterator[Status]:
             )
         try:
             with redirect_stdout(sys.stderr):
-                now, started = _up(mine, found, to)
+                now, started = _up(session, found, to)
             yield now
         finally:
             if started:
-                found.manager.stop(found.unit, limit=mine.stop_limit(profile))
+                found.manager.stop(found.unit, limit=session.stop_limit(profile))
                 note(f'stopped "{profile}" (it was not running before)')
 
 
@@ -83,7 +83,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def plan_of_what_runs(
-    mine: Session, found: Installed, recipe: Profile, now: Status, *, to: str
+    session: Session, found: Installed, recipe: Profile, now: Status, *, to: str
 ) -> Plan:
     """Make the plan of `recipe`; raise `UserError` if another one is running."""
     from servicekit.cli.orders import order_of
@@ -93,7 +93,7 @@ def plan_of_what_runs(
     from servicekit.service.plan import make_plan
 
     tree = Tree()
-    order = order_of(mine, recipe, tree, manager=found.manager.name)
+    order = order_of(session, recipe, tree, manager=found.manager.name)
     plan = make_plan(recipe, look_around(order, tree).host)
     why = outdated(plan, now.pid) if now.pid is not None else ""
     if why:
@@ -105,24 +105,24 @@ def plan_of_what_runs(
     return plan
 
 
-def _up(mine: Session, found: Installed, to: str) -> tuple[Status, bool]:
+def _up(session: Session, found: Installed, to: str) -> tuple[Status, bool]:
     """Start the service if it is down; return whether that was needed."""
     from servicekit.cli.control import is_up, order, refuse_start, watch_start
 
-    now = mine.look(found)
+    now = session.look(found)
     if is_up(now):
         return now, False
     ours = now.pid is None and now.state != "starting"
     if ours:
-        refuse_start(mine, found, known=found.manifest.overruled)
+        refuse_start(session, found, known=found.manifest.overruled)
     try:
         if ours:
-            order(mine, found)
-        now, _ = watch_start(mine, found, one_try=True)
+            order(session, found)
+        now, _ = watch_start(session, found, one_try=True)
         _refuse_down(now, to)
     except BaseException:
         if ours:
-            found.manager.stop(found.unit, limit=mine.stop_limit(found.manifest.profile))
+            found.manager.stop(found.unit, limit=session.stop_limit(found.manifest.profile))
         raise
     return now, ours
 
@@ -138,7 +138,7 @@ def _refuse_down(now: Status, to: str) -> None:
         )
 
 
-def client_of(mine: Session, recipe: Profile, now: Status) -> Client:
+def client_of(session: Session, recipe: Profile, now: Status) -> Client:
     """Make a client of the engine that serves `recipe`, with its key where it wants one.
 
     The port is the one that is published, since it may be a tunable; the address is the profile's,
@@ -150,7 +150,7 @@ def client_of(mine: Session, recipe: Profile, now: Status) -> Client:
     host = f"[{recipe.host}]" if ":" in recipe.host else recipe.host
     port = now.url.removesuffix("/v1").rpartition(":")[2] if now.url else recipe.port
     return Client(
-        f"http://{host}:{port}", api_key=credentials.api_key(recipe, mine.places, os.environ)
+        f"http://{host}:{port}", api_key=credentials.api_key(recipe, session.places, os.environ)
     )
 
 

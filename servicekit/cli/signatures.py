@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, PlanFile, ProfileName, SomeProfile, session
+from servicekit.cli.options import AsJson, ForUser, PlanFile, ProfileName, SomeProfile, session_of
 
 
 def status(
@@ -31,7 +31,7 @@ def status(
     """  # noqa: D301 - the character itself keeps the lines apart
     from servicekit.cli.status import status as show
 
-    show(session(ctx, user=user), profile, json=json)
+    show(session_of(ctx, user=user), profile, json=json)
 
 
 def probe(
@@ -60,7 +60,7 @@ def probe(
     if live + ready + deep > 1:
         raise typer.BadParameter("--live, --ready and --deep exclude each other")
     question = Question.LIVE if live else Question.DEEP if deep else Question.READY
-    raise typer.Exit(run(session(ctx, user=user), profile, question))
+    raise typer.Exit(run(session_of(ctx, user=user), profile, question))
 
 
 def watch(
@@ -76,4 +76,4 @@ def watch(
     """
     from servicekit.cli.watch import watch as run
 
-    raise typer.Exit(run(session(ctx, user=user), profile, plan))
+    raise typer.Exit(run(session_of(ctx, user=user), profile, plan))

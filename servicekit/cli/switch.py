@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.freshness import note_outdated
-from servicekit.cli.options import Anyway, ForUser, ProfileName, session
+from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note
 
 if TYPE_CHECKING:
@@ -47,43 +47,43 @@ def switch(
     from servicekit.cli.control import conclude, is_up
     from servicekit.cli.refusals import refuse_start
 
-    mine = session(ctx, user=user)
-    new = mine.installed(profile)
-    recipe = mine.installed_profile(profile)
-    note_outdated(mine, profile)
-    refuse_start(mine, new, recipe, anyway=anyway)
-    others = _excluded(mine, new, recipe)
+    session = session_of(ctx, user=user)
+    new = session.installed(profile)
+    recipe = session.installed_profile(profile)
+    note_outdated(session, profile)
+    refuse_start(session, new, recipe, anyway=anyway)
+    others = _excluded(session, new, recipe)
     running = [one for one in others if one.manager.look([one.unit])[one.unit].is_up]
     for old in running:
-        _stop(mine, old, profile)
-    now, passed = _start(mine, new, running, limit=inf if timeout is None else timeout)
+        _stop(session, old, profile)
+    now, passed = _start(session, new, running, limit=inf if timeout is None else timeout)
     conclude(now, passed)
     if not is_up(now):
         if timeout is not None and passed > timeout:
             note(f'"{profile}" was not ready within {duration(timeout)}')
-        _go_back(mine, new, running)
+        _go_back(session, new, running)
         raise typer.Exit(1)
     if enable:
         from servicekit.cli.install import start_at_boot
 
-        start_at_boot(mine, new, [one for one in others if one.manifest.enabled])
+        start_at_boot(session, new, [one for one in others if one.manifest.enabled])
 
 
-def _excluded(mine: Session, new: Installed, recipe: Profile) -> list[Installed]:
+def _excluded(session: Session, new: Installed, recipe: Profile) -> list[Installed]:
     """Find the installed profiles that cannot run beside this one."""
     from servicekit.service.host import rivals
 
-    names = rivals(recipe, mine.manifests(), new.manifest.gpus)
-    return [mine.installed(name) for name in names]
+    names = rivals(recipe, session.manifests(), new.manifest.gpus)
+    return [session.installed(name) for name in names]
 
 
-def _stop(mine: Session, old: Installed, profile: str) -> None:
+def _stop(session: Session, old: Installed, profile: str) -> None:
     """Stop what must make room, and go on only when nothing is left of it."""
     from servicekit.cli.control import watch_stop
     from servicekit.errors import UserError
 
     name = old.manifest.profile
-    now = watch_stop(mine, old)
+    now = watch_stop(session, old)
     if now.state == "failed":
         raise UserError(
             f'"{name}" did not stop as it should, so "{profile}" is not started: {now.why}',
@@ -93,26 +93,26 @@ def _stop(mine: Session, old: Installed, profile: str) -> None:
 
 
 def _start(
-    mine: Session, new: Installed, running: list[Installed], *, limit: float
+    session: Session, new: Installed, running: list[Installed], *, limit: float
 ) -> tuple[Status, float]:
     """Start it and watch its first try; where it cannot even be ordered, go back at once."""
     from servicekit.cli.control import order, watch_start
     from servicekit.errors import UserError
 
     try:
-        order(mine, new)
+        order(session, new)
     except UserError:
-        _go_back(mine, new, running)
+        _go_back(session, new, running)
         raise
-    return watch_start(mine, new, limit=limit, one_try=True)
+    return watch_start(session, new, limit=limit, one_try=True)
 
 
-def _go_back(mine: Session, new: Installed, running: list[Installed]) -> None:
+def _go_back(session: Session, new: Installed, running: list[Installed]) -> None:
     """Stop what did not become ready, and start again what made room for it."""
     from servicekit.cli.control import conclude, order, watch_start, watch_stop
 
-    watch_stop(mine, new)
+    watch_stop(session, new)
     for old in running:
         typer.echo(f"{old.manifest.profile}: is started again")
-        order(mine, old)
-        conclude(*watch_start(mine, old))
+        order(session, old)
+        conclude(*watch_start(session, old))

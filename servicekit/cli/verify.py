@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, ProfileName, session
+from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, duration, note, table
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
 from servicekit.text import printable
@@ -68,16 +68,16 @@ def verify(
     if unknown:
         raise typer.BadParameter(f'no gate "{unknown[0]}"; there are {", ".join(GATES)}')
     names = tuple(name for name in GATES if not only or name in only)
-    mine = session(ctx, user=user)
-    found = mine.installed(profile)
-    _prepare(mine, profile)
-    with served(mine, found, to="verified") as now:
-        result = _verified(mine, found, now, names, repeats)
+    session = session_of(ctx, user=user)
+    found = session.installed(profile)
+    _prepare(session, profile)
+    with served(session, found, to="verified") as now:
+        result = _verified(session, found, now, names, repeats)
         # Before it is told, and before the service is stopped: both may fail, or be broken off.
         with undisturbed():
-            lost = _keep(mine, result)
+            lost = _keep(session, result)
         if result.complete:
-            _tell_another_run(mine, found, now)
+            _tell_another_run(session, found, now)
     if json:
         as_json(result.as_json())
     else:
@@ -89,22 +89,22 @@ def verify(
     raise typer.Exit(1 if result.failed else 0)
 
 
-def _prepare(mine: Session, profile: str) -> None:
+def _prepare(session: Session, profile: str) -> None:
     """Raise `UserError` now rather than after an hour if no result could be written."""
     from servicekit.lab.verify.record import prepare
 
-    state = Path(mine.places.state, profile)
+    state = Path(session.places.state, profile)
     try:
         prepare(state)
     except OSError as error:
         raise _unkept(state, error) from None
 
 
-def _keep(mine: Session, result: Verification) -> UserError | None:
+def _keep(session: Session, result: Verification) -> UserError | None:
     """Write a result; return the error instead of raising it, since the result is still shown."""
     from servicekit.lab.verify.record import write
 
-    state = Path(mine.places.state, result.profile)
+    state = Path(session.places.state, result.profile)
     try:
         name = write(state, result)
     except OSError as error:
@@ -115,13 +115,13 @@ def _keep(mine: Session, result: Verification) -> UserError | None:
     return None
 
 
-def _tell_another_run(mine: Session, found: Installed, before: Status) -> None:
+def _tell_another_run(session: Session, found: Installed, before: Status) -> None:
     """Print a note if the service restarted meanwhile: a gate may have failed for that."""
     from servicekit.cli.control import is_up
     from servicekit.errors import UserError
 
     try:
-        now = mine.look(found)
+        now = session.look(found)
     except UserError:  # who cannot be asked accuses nobody
         return
     if now.run != before.run or not is_up(now):
@@ -140,7 +140,7 @@ def _unkept(state: Path, error: OSError) -> UserError:
 
 
 def _verified(
-    mine: Session, found: Installed, now: Status, names: tuple[str, ...], repeats: int
+    session: Session, found: Installed, now: Status, names: tuple[str, ...], repeats: int
 ) -> Verification:
     """Run the gates; after ^C the result holds those that ended."""
     import asyncio
@@ -149,20 +149,20 @@ def _verified(
     from servicekit.lab.verify.record import Verification, read
     from servicekit.profiles.rules import kv_below_fp8
 
-    recipe = mine.profile(now.profile)
-    plan = plan_of_what_runs(mine, found, recipe, now, to="verified")
+    recipe = session.profile(now.profile)
+    plan = plan_of_what_runs(session, found, recipe, now, to="verified")
     began = datetime.now(UTC).isoformat(timespec="milliseconds")
     # Beforehand, so that a second ^C finds nothing left to do but to write.
     bound = asyncio.run(fingerprint(plan))
     findings: list[GateResult] = []
-    show = _progress(names, read(Path(mine.places.state, now.profile)))
+    show = _progress(names, read(Path(session.places.state, now.profile)))
 
     def keep(finding: GateResult) -> None:
         findings.append(finding)
         show(finding)
 
     with suppress(KeyboardInterrupt):
-        asyncio.run(_ask(mine, recipe, now, names, repeats, keep))
+        asyncio.run(_ask(session, recipe, now, names, repeats, keep))
     return Verification(
         profile=now.profile,
         at=began,
@@ -175,7 +175,7 @@ def _verified(
 
 
 async def _ask(
-    mine: Session,
+    session: Session,
     recipe: Profile,
     now: Status,
     names: tuple[str, ...],
@@ -187,17 +187,17 @@ async def _ask(
     from servicekit.lab.verify.gates import GATES
     from servicekit.lab.verify.runner import run
 
-    async with client_of(mine, recipe, now) as client:
+    async with client_of(session, recipe, now) as client:
         path = engine(recipe.engine).pool_path
         # SGLang's tells its API key, and nothing that is wanted here.
         told = await client.properties(path) if path == "/props" else {}
-        subject = _subject(mine, recipe, now, told, repeats)
+        subject = _subject(session, recipe, now, told, repeats)
         gates = {name: GATES[name] for name in names}
         await run(gates, subject, client, lambda: vram(recipe.gpus), keep)
 
 
 def _subject(
-    mine: Session,
+    session: Session,
     recipe: Profile,
     now: Status,
     told: Mapping[str, Any],
@@ -213,8 +213,8 @@ def _subject(
     context = now.context.get("effective") or recipe.context.requested
     below = kv_below_fp8(recipe)
     others = {
-        name: read(Path(mine.places.state, name))
-        for name in (mine.catalog.names() if below is not None else ())
+        name: read(Path(session.places.state, name))
+        for name in (session.catalog.names() if below is not None else ())
         if name != recipe.name
     }
     return ServedModel(

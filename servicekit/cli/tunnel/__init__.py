@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from servicekit.cli.options import ForUser, session
+from servicekit.cli.options import ForUser, session_of
 from servicekit.cli.tunnel.common import TunnelName
 from servicekit.cli.tunnel.control import logs, restart, start, stop
 from servicekit.cli.tunnel.install import install, uninstall
@@ -31,4 +31,4 @@ def run(ctx: typer.Context, name: TunnelName, *, user: ForUser = False) -> None:
     """
     from servicekit.tunnel.runner import run as carry_out
 
-    raise typer.Exit(carry_out(session(ctx, user=user).places, name))
+    raise typer.Exit(carry_out(session_of(ctx, user=user).places, name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.logs import Follow, Lines, Priority, Since, show
-from servicekit.cli.options import ForUser, session
+from servicekit.cli.options import ForUser, session_of
 from servicekit.cli.output import note, paint
 from servicekit.cli.tunnel.common import TunnelName, TunnelService, manifest_of
 
@@ -28,7 +28,7 @@ def start(
 
     If it fails, prints why and exits with 1. Earlier faults cause no hold-off.
     """
-    service = _service(session(ctx, user=user), name)
+    service = _service(session_of(ctx, user=user), name)
     if service.is_up:
         note(f'"{name}" is up already')
     else:
@@ -40,7 +40,7 @@ def stop(ctx: typer.Context, name: TunnelName, *, user: ForUser = False) -> None
 
     It starts again at the next boot.
     """
-    _service(session(ctx, user=user), name).stop()
+    _service(session_of(ctx, user=user), name).stop()
     typer.echo(f"{name}: {paint('stopped')}")
 
 
@@ -48,7 +48,7 @@ def restart(
     ctx: typer.Context, name: TunnelName, *, no_wait: NoWait = False, user: ForUser = False
 ) -> None:
     """Stop a tunnel and start it again, as `start` does."""
-    _service(session(ctx, user=user), name).start_anew(wait=not no_wait)
+    _service(session_of(ctx, user=user), name).start_anew(wait=not no_wait)
 
 
 def logs(
@@ -64,6 +64,6 @@ def logs(
     """Show the log of a tunnel and its ssh."""
     from servicekit.cli.logs import query_of
 
-    service = _service(session(ctx, user=user), name)
+    service = _service(session_of(ctx, user=user), name)
     query = query_of(follow=follow, lines=lines, since=since, priority=priority)
     show(service.manager, service.unit, query)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from servicekit.cli.install import DryRun, tell_changes
-from servicekit.cli.options import ForManager, ForUser, session
+from servicekit.cli.options import ForManager, ForUser, session_of
 from servicekit.cli.output import note, warn
 from servicekit.cli.tunnel.common import TunnelName, TunnelService, installed
 
@@ -96,7 +96,7 @@ def install(
     from servicekit.install.rootfs import Tree
     from servicekit.tunnel.installation import TunnelFiles, propose
 
-    opened, tree = session(ctx, user=user), Tree()
+    opened, tree = session_of(ctx, user=user), Tree()
     earlier = _earlier(opened, name, replaced=to is not None)
     asked = {"to": to, "local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
     tunnel = _wanted(name, asked, earlier)
@@ -164,7 +164,7 @@ def uninstall(
     from servicekit.tunnel.installation import turns
     from servicekit.tunnel.installation import uninstall as carry_out
 
-    opened, tree = session(ctx, user=user), Tree()
+    opened, tree = session_of(ctx, user=user), Tree()
     own, changes = removal(tunnel_id(name), tree, opened.places, force=force)
     if dry_run:
         tell_changes(changes, diffs=True)

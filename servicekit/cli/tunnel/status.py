@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servicekit.cli.options import AsJson, ForUser, session
+from servicekit.cli.options import AsJson, ForUser, session_of
 from servicekit.cli.output import as_json, note, ours, paint, table
 from servicekit.cli.tunnel.common import SomeTunnel, installed, manifest_of, published
 
@@ -46,7 +46,7 @@ def status(
 
     from servicekit.tunnel.status import TunnelStatus
 
-    opened = session(ctx, user=user)
+    opened = session_of(ctx, user=user)
     chosen = installed(opened).values() if name is None else [manifest_of(opened, name)]
     reports = asyncio.run(_look(opened, list(chosen), deep=deep))
     if name is not None:
@@ -69,7 +69,7 @@ def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
 
-    opened = session(ctx, user=user)
+    opened = session_of(ctx, user=user)
     rows = []
     for name, manifest in installed(opened).items():
         try:
