@@ -10,6 +10,10 @@ import typer
 from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, coloured
+from servicekit.cli.refusals import report_of
+from servicekit.models.memory.outcome import Fit
+from servicekit.models.memory.rendering import budget_json, render_budget
+from servicekit.models.memory.units import parse_size
 
 if TYPE_CHECKING:
     pass
@@ -32,8 +36,6 @@ def check(
     those that the profile requires, and the combination must have no known issue. Exit code 1 if
     the check finds an error.
     """
-    from servicekit.cli.refusals import report_of
-
     session = session_of(ctx, user=user)
     report = report_of(plan_of(session, session.profile(profile)), ask=ask)
     if json:
@@ -63,10 +65,6 @@ def plan(
     Nothing is started. Without --gpu-memory the profile's GPU is queried. Exit code 1 if it does
     not fit.
     """
-    from servicekit.models.memory.outcome import Fit
-    from servicekit.models.memory.rendering import budget_json, render_budget
-    from servicekit.models.memory.units import parse_size
-
     session = session_of(ctx, user=user)
     concrete = plan_of(session, session.profile(profile))
     size = parse_size(gpu_memory) if gpu_memory is not None else memory_of(concrete.profile)

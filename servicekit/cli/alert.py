@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
 from servicekit.cli.options import ForUser, PlanFile, ProfileName, session_of
 from servicekit.cli.output import note
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from servicekit.cli.session import Session
-    from servicekit.watchdog.status import Status
+from servicekit.cli.session import Session
+from servicekit.errors import UserError
+from servicekit.managers import Seen
+from servicekit.service.installed import read_plan
+from servicekit.watchdog.status import Status, status_of
 
 WEBHOOK_LIMIT: Final = 20.0
 """Seconds that the webhook may take to answer."""
@@ -65,9 +65,6 @@ def alert(
 
 def _channels(session: Session, name: str, file: Path | None) -> tuple[tuple[str, ...], str | None]:
     """Return the command and the webhook; the installed command where the settings are refused."""
-    from servicekit.errors import UserError
-    from servicekit.service.installed import read_plan
-
     try:
         webhook = session.settings.alert_webhook
     except UserError as error:
@@ -81,9 +78,6 @@ def _channels(session: Session, name: str, file: Path | None) -> tuple[tuple[str
 
 
 def _look(session: Session, name: str, exit_code: int | None) -> Status:
-    from servicekit.managers import Seen
-    from servicekit.watchdog.status import status_of
-
     if exit_code is None:
         return session.look(session.installed(name))
     return status_of(session.manifest(name), session.places, Seen("failed", exit_code=exit_code))
@@ -106,8 +100,6 @@ def _post(url: str, fields: dict[str, Any]) -> None:
 
 def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
     """Replace this process by the command, so that its exit code is that of the alert."""
-    from servicekit.errors import UserError
-
     environment = dict(os.environ)
     for key, value in fields.items():
         environment[f"SERVICEKIT_{key.upper()}"] = "" if value is None else str(value)

@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
+from servicekit.cli.forecast import local_model, plan_of
 from servicekit.cli.options import AsJson, ForUser, OneProfile, session_of
-from servicekit.cli.output import as_json, duration, note, table, warn
+from servicekit.cli.output import as_json, duration, local, note, table, warn
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
+from servicekit.cli.session import Installed, Session
+from servicekit.cli.verification import verification_status_of
+from servicekit.engines import engine
+from servicekit.errors import UserError
+from servicekit.lab.bench.cases import Planned
+from servicekit.lab.bench.figures import FIGURES, summary
+from servicekit.lab.bench.formatting import with_unit
+from servicekit.lab.bench.precision import kv_precision
+from servicekit.lab.bench.report import HEADS, remarks, rows
+from servicekit.lab.bench.result import (
+    FORMAT,
+    BenchResult,
+    Case,
+    ContextFigures,
+    ResultError,
+    Sample,
+)
+from servicekit.lab.bench.runner import SuiteRunner, case_of
+from servicekit.lab.bench.store import prepare, texts
+from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits, load, names, planned, unmatched
+from servicekit.lab.verify.binding import fingerprint
+from servicekit.lab.verify.chat import ChatRequest
+from servicekit.lab.verify.status import UNKNOWN, VerificationStatus
+from servicekit.profiles.model import Profile
+from servicekit.profiles.vocabulary import EngineName
+from servicekit.service.plan import Plan
 from servicekit.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from servicekit.cli.session import Installed, Session
-    from servicekit.errors import UserError
-    from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.bench.result import BenchResult, Case, Sample
-    from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits
-    from servicekit.lab.verify.status import VerificationStatus
-    from servicekit.profiles.model import Profile
-    from servicekit.service.plan import Plan
-    from servicekit.watchdog.status import Status
+from servicekit.watchdog.status import Status
 
 UNSEEN: Final = "not-seen-afterwards"
 """Stands among the reasons for being degraded where nobody could tell how the service ended up."""
@@ -39,8 +57,6 @@ PROMPT_WEIGHT: Final = 0.05
 
 def _suites(incomplete: str) -> list[str]:
     """Names of suites, for the shell's completion."""
-    from servicekit.lab.bench.suites import names
-
     return [name for name in names() if name.startswith(incomplete)]
 
 
@@ -92,9 +108,6 @@ def bench(
         return
     if profile is None:
         raise typer.BadParameter("give a profile, or --list")
-    from servicekit.lab.bench.figures import summary
-    from servicekit.lab.bench.report import HEADS, remarks, rows
-
     run = _Run(session, profile, suite)
     run.refuse(anyway=anyway)
     found = session.installed(profile)
@@ -121,9 +134,6 @@ class _Run:
     """One run: what it is to be, what it became."""
 
     def __init__(self, session: Session, profile: str, suite: str) -> None:
-        from servicekit.cli.forecast import plan_of
-        from servicekit.lab.bench.suites import load
-
         self._mine = session
         self._loaded: LoadedSuite = load(suite)
         session.manifest(profile)  # what is not installed is said to be so, before all else
@@ -134,12 +144,6 @@ class _Run:
         self.interrupted = False
 
     def _setting_of(self, effective: int | None) -> ServiceLimits:
-        from servicekit.cli.forecast import local_model
-        from servicekit.engines import engine
-        from servicekit.lab.bench.precision import kv_precision
-        from servicekit.lab.bench.suites import ServiceLimits
-        from servicekit.profiles.vocabulary import EngineName
-
         recipe = self._recipe
         context = recipe.context.requested
         return ServiceLimits(
@@ -153,9 +157,6 @@ class _Run:
 
     def refuse(self, *, anyway: bool) -> None:
         """Refuse what is not verified, or not as the suite wants it, before anything is started."""
-        from servicekit.cli.verification import verification_status_of
-        from servicekit.errors import UserError
-
         name = self._recipe.name
         self._refuse_unmatched(anyway=anyway)
         status = self._verification = verification_status_of(self._mine, name)
@@ -172,9 +173,6 @@ class _Run:
         self._refuse_unmatched(anyway=anyway)
 
     def _refuse_unmatched(self, *, anyway: bool) -> None:
-        from servicekit.errors import UserError
-        from servicekit.lab.bench.suites import unmatched
-
         data = self._loaded.data
         differs = unmatched(data, self._setting)
         if differs and not anyway:
@@ -185,8 +183,6 @@ class _Run:
 
     def prepare(self) -> None:
         """Refuse at once, and not after an hour, where nothing could be kept."""
-        from servicekit.lab.bench.store import prepare
-
         states = Path(self._mine.places.state)
         try:
             prepare(states, self._recipe.name)
@@ -195,13 +191,6 @@ class _Run:
 
     def measured(self, now: Status) -> tuple[BenchResult, UserError | None]:
         """Measure, keep the file, and give what is in it; and the error where it is not kept."""
-        import asyncio
-
-        from servicekit.errors import UserError
-        from servicekit.lab.bench.result import ContextFigures
-        from servicekit.lab.bench.suites import planned
-        from servicekit.lab.verify.binding import fingerprint
-
         cases, skipped = planned(self._loaded.data, self._setting)
         if not cases:
             raise UserError(f"no case of the suite can run: {skipped[0]}")
@@ -242,10 +231,6 @@ class _Run:
         complete: bool,
     ) -> BenchResult:
         """Put what was measured beside what it was measured of."""
-        from servicekit.lab.bench.result import FORMAT, BenchResult
-        from servicekit.lab.bench.suites import unmatched
-        from servicekit.lab.verify.status import UNKNOWN
-
         recipe, status = self._recipe, self._verification or UNKNOWN
         return BenchResult(
             format=FORMAT,
@@ -269,8 +254,6 @@ class _Run:
 
     def _reasons(self, before: Status) -> tuple[str, ...]:
         """Say why the service was degraded before or after, and whether it is still the same."""
-        from servicekit.errors import UserError
-
         try:
             after = self._mine.look(self._mine.installed(before.profile))
         except (OSError, UserError):  # nothing that was measured is lost by that
@@ -281,13 +264,6 @@ class _Run:
         return tuple(dict.fromkeys(map(str, reasons)))
 
     async def _ask(self, now: Status, cases: Sequence[Planned], keeper: _Keeper) -> None:
-        import secrets
-
-        from servicekit.engines import engine
-        from servicekit.errors import UserError
-        from servicekit.lab.bench.runner import SuiteRunner
-        from servicekit.lab.verify.chat import ChatRequest
-
         adapter = engine(self._recipe.engine)
         async with client_of(self._mine, self._recipe, now) as client:
             # A service is measured when it has answered, and has compiled what an answer takes.
@@ -324,8 +300,6 @@ class _Run:
 
 
 def _unkept(states: Path, error: OSError) -> UserError:
-    from servicekit.errors import UserError
-
     reason = (error.strerror or "").lower()
     hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
     return UserError(f'cannot write the result below "{states}": {reason}', hint=hint)
@@ -358,9 +332,6 @@ class _Keeper:
 
     def ended(self, case: Case) -> None:
         """See `runner.Listener`."""
-        from servicekit.lab.bench.figures import FIGURES
-        from servicekit.lab.bench.formatting import with_unit
-
         said = [
             f"{figure.label} {with_unit(found.median, figure.unit)}"
             for figure in FIGURES
@@ -372,8 +343,6 @@ class _Keeper:
 
     def cut(self) -> None:
         """Keep the samples of a case that was broken off."""
-        from servicekit.lab.bench.runner import case_of
-
         if self._now is not None and self._samples:
             self.cases.append(case_of(self._now, self._samples, None))
 
@@ -396,9 +365,6 @@ def _weight(planned: Planned) -> float:
 
 def _list(session: Session, profile: str | None, *, json: bool) -> None:
     """List what is kept, the oldest first."""
-    from servicekit.lab.bench.result import BenchResult, ResultError
-    from servicekit.lab.bench.store import texts
-
     found: list[BenchResult] = []
     for name, text in texts(Path(session.places.state)).items():
         try:
@@ -430,8 +396,6 @@ def _entry(result: BenchResult) -> dict[str, object]:
 
 
 def _row(result: BenchResult) -> tuple[str, ...]:
-    from servicekit.cli.output import local
-
     cases = str(len(result.cases)) + ("" if result.complete else ", interrupted")
     at = local(datetime.fromisoformat(result.started))
     suite = f"{result.suite.name} {result.suite.version}"

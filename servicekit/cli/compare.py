@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from errno import ELOOP
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.output import as_json, note, paint, table
 from servicekit.cli.session import Session
+from servicekit.errors import UserError
+from servicekit.host.files import replace
+from servicekit.lab.bench.formatting import percent, spread, worst
+from servicekit.lab.bench.store import names
+from servicekit.lab.compare.choice import chosen
+from servicekit.lab.compare.comparison import ComparedCase, Comparison, compared
+from servicekit.lab.compare.words import conditions_in_words, run_in_words, suite_in_words
 from servicekit.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from servicekit.lab.compare.comparison import ComparedCase, Comparison
 
 WIDTH: Final = 100
 """Columns where there is no terminal."""
@@ -30,9 +33,6 @@ HEADS: Final = ("FIGURE", "RUN", "MEDIAN", "P99", "SAMPLES", "AGAINST A", "")
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of runs and profiles, for the shell's completion; none where they cannot be read."""
-    from servicekit.errors import UserError
-    from servicekit.lab.bench.store import names
-
     root = ctx.find_root().params
     session = Session(root.get("config"), user=bool(root.get("user")))
     try:
@@ -79,9 +79,6 @@ def compare(
     progress are reported as traps: a lost draft graph, a faster decode with a later first answer, a
     smaller pool than requested, speed at the cost of wrong answers.
     """
-    from servicekit.lab.compare.choice import chosen
-    from servicekit.lab.compare.comparison import compared
-
     if html is not None:
         from servicekit.lab.compare.drawing import check_drawing
 
@@ -104,8 +101,6 @@ def compare(
 
 def _tell(comparison: Comparison) -> None:
     """Print the runs, a table for each case, the traps and what else is to be known."""
-    from servicekit.lab.compare.words import conditions_in_words, run_in_words, suite_in_words
-
     typer.echo(printable(f"suite {suite_in_words(comparison.suite)}"))
     for run in comparison.runs:
         told = run_in_words(run)
@@ -144,8 +139,6 @@ def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
 
 
 def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
-    from servicekit.lab.bench.formatting import percent, spread, worst
-
     for row in section.rows:
         figure = row.figure
         for index, value in enumerate(row.values):
@@ -163,9 +156,6 @@ def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
 
 def _write(path: Path, text: str) -> None:
     """Write the report, whole or not at all; what is there already is replaced."""
-    from servicekit.errors import UserError
-    from servicekit.host.files import replace
-
     try:
         target = _resolved(path)
         if target.exists() and not target.is_file():

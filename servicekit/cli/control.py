@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from servicekit.cli import refusals
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note, ours, paint
-from servicekit.watchdog import history
+from servicekit.cli.session import Installed, Session
+from servicekit.errors import UserError
+from servicekit.install.rootfs import Tree
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.host import rivals
+from servicekit.watchdog import history, ledger
+from servicekit.watchdog.fault_reset import order_reset
+from servicekit.watchdog.status import Status
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-
-    from servicekit.cli.session import Installed, Session
     from servicekit.profiles.model import Profile
-    from servicekit.watchdog.status import Status
 
 LOOK: Final = 0.1
 """Seconds between looks at a service that is starting."""
@@ -103,9 +110,6 @@ def restart(
 
 def order(session: Session, found: Installed, *, again: bool = False) -> None:
     """Give the order to start, or to start again, with earlier faults forgiven."""
-    from servicekit.profiles.vocabulary import ManagerName
-    from servicekit.watchdog.fault_reset import order_reset
-
     profile = found.manifest.profile
     if not again and _runs(session.look(found)):
         note(f'"{profile}" runs already')
@@ -130,8 +134,6 @@ def _runs(now: Status) -> bool:
 
 def _recipe(session: Session, profile: str) -> Profile | None:
     """Read the profile as installed; `None` where that is refused, as the watchdog will report."""
-    from servicekit.errors import UserError
-
     try:
         return session.installed_profile(profile)
     except UserError:
@@ -142,8 +144,6 @@ def refuse_start(
     session: Session, found: Installed, *, anyway: bool = False, known: Collection[str] = ()
 ) -> None:
     """Refuse to start what cannot run, before anything is stopped; `known` errors are no reason."""
-    from servicekit.cli import refusals
-
     recipe = _recipe(session, found.manifest.profile)
     if recipe is not None and session.settings_error() is None:
         refusals.refuse_start(session, found, recipe, anyway=anyway, known=known)
@@ -160,8 +160,6 @@ def _tell_missing(session: Session, profile: str) -> None:
 
 def _tell_rivals(session: Session, found: Installed) -> None:
     """Say beforehand for whom it will wait: systemd stops them, and Supervisor does not."""
-    from servicekit.service.host import rivals
-
     profile = found.manifest.profile
     recipe = _recipe(session, profile)
     names = rivals(recipe, session.manifests(), found.manifest.gpus) if recipe is not None else ()
@@ -178,7 +176,6 @@ def _make_directories(session: Session, found: Installed) -> None:
     """Make again what a reboot swept away, such as everything below /run."""
     from servicekit.cli.orders import account_of
     from servicekit.install.installation import directories, make_directories
-    from servicekit.install.rootfs import Tree
 
     manifest = found.manifest
     name, manager = manifest.profile, manifest.manager
@@ -210,8 +207,6 @@ def watch_start(
 
     With `one_try` it is over with the first fault, not when the watchdog has tried often enough.
     """
-    from servicekit.watchdog import ledger
-
     profile = found.manifest.profile
     expected = history.eta(ledger.read(Path(session.places.ledger(profile))))
     began = time.monotonic()
@@ -235,10 +230,6 @@ def watch_start(
 
 def _first_try(session: Session, now: Status) -> Status:
     """Tell how the run before ended, of which the next one may have begun between two looks."""
-    from dataclasses import replace
-
-    from servicekit.watchdog import ledger
-
     if now.state == "failed":
         return now
     past = history.runs(ledger.read(Path(session.places.ledger(now.profile))))
@@ -248,8 +239,6 @@ def _first_try(session: Session, now: Status) -> Status:
 
 def watch_stop(session: Session, found: Installed) -> Status:
     """Stop a service, showing how, and tell how it then is."""
-    from concurrent.futures import ThreadPoolExecutor, wait
-
     profile = found.manifest.profile
     # A manager of its own for the order: this one goes on looking meanwhile.
     stopper = session.manager(found.manifest.manager)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, BinaryIO, Final
 
 import typer
 
+from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.output import as_json, ours
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import BinaryIO
-
-    from servicekit.cli.session import Session
-    from servicekit.diagnosis.verdict import Diagnosis
-    from servicekit.profiles.model import Profile
+from servicekit.cli.session import Session
+from servicekit.diagnosis.lines import unwrapped
+from servicekit.diagnosis.reader import LogReader
+from servicekit.diagnosis.signatures import FILES
+from servicekit.diagnosis.verdict import Diagnosis, render_text
+from servicekit.diagnosis.verdict import as_json as in_json
+from servicekit.diagnosis.verdict import diagnose as conclude
+from servicekit.errors import UserError
+from servicekit.managers import LogQuery
+from servicekit.managers.logstream import log_of
+from servicekit.profiles.model import Profile
+from servicekit.watchdog import history, ledger
 
 READ_SIZE: Final = 1 << 20
 PASTED: Final = 1 << 20
@@ -57,9 +63,6 @@ def diagnose(
     Prints the cause, the log lines that show it, and what helps, in order. With a profile and
     --file, the remedies fit the profile's options.
     """
-    from servicekit.diagnosis.verdict import as_json as in_json
-    from servicekit.diagnosis.verdict import render_text
-
     files = file or []
     if profile == STDIN:
         profile, files = None, [*files, STDIN]
@@ -79,17 +82,12 @@ def diagnose(
 
 
 def _check_engine(name: str) -> None:
-    from servicekit.diagnosis.signatures import FILES
-
     if name not in FILES:
         raise typer.BadParameter(f'engine "{name}" must be one of {", ".join(FILES)}')
 
 
 def _pieces(files: Iterable[str]) -> Iterator[bytes]:
     """Read logs one after another; a short one may have been wrapped by a terminal."""
-    from servicekit.diagnosis.lines import unwrapped
-    from servicekit.errors import UserError
-
     for name in files:
         with ExitStack() as stack:
             try:
@@ -113,9 +111,6 @@ def _pieces(files: Iterable[str]) -> Iterator[bytes]:
 def _diagnosed(
     pieces: Iterable[bytes], profile: Profile | None = None, engine: str | None = None
 ) -> Diagnosis:
-    from servicekit.diagnosis.reader import LogReader
-    from servicekit.diagnosis.verdict import diagnose as conclude
-
     reader = LogReader(engine or (profile.engine.value if profile else "any"))
     for piece in pieces:
         reader.feed(piece)
@@ -125,12 +120,6 @@ def _diagnosed(
 
 
 def _of_service(session: Session, name: str, engine: str | None) -> Diagnosis:
-    from servicekit.cli.freshness import note_outdated
-    from servicekit.errors import UserError
-    from servicekit.managers import LogQuery
-    from servicekit.managers.logstream import log_of
-    from servicekit.watchdog import history, ledger
-
     found = session.installed(name)
     recipe = session.installed_profile(name)
     note_outdated(session, name)

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import time
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import as_json, duration, note, ours, paint
-
-if TYPE_CHECKING:
-    from servicekit.cli.session import Session
-    from servicekit.doctor.answer import CheckResult
-    from servicekit.doctor.asking import DoctorRequest
-    from servicekit.doctor.examination import Examination
+from servicekit.cli.session import Session
+from servicekit.doctor.answer import CheckResult, CheckStatus
+from servicekit.doctor.asking import DoctorRequest
+from servicekit.doctor.examination import Examination, examine
+from servicekit.doctor.look import look
+from servicekit.doctor.view import RefusedProfile
+from servicekit.errors import UserError
+from servicekit.install.rootfs import Tree
 
 TheProfile = Annotated[
     str | None,
@@ -47,10 +50,6 @@ def doctor(
 
     Nothing is changed, and root is not needed. Exit code 1 if a check fails.
     """  # noqa: D301 - the character itself keeps the lines apart
-    from servicekit.doctor.answer import CheckStatus
-    from servicekit.doctor.examination import examine
-    from servicekit.doctor.look import look
-
     began = time.monotonic()
     found = examine(look(_request(session_of(ctx, user=user), profile), _tell_waiting))
     seconds = time.monotonic() - began
@@ -63,12 +62,6 @@ def doctor(
 
 def _request(session: Session, only: str | None) -> DoctorRequest:
     """Say what is to be looked at: the profile that is named, or those that are installed."""
-    from servicekit.cli.orders import order_of
-    from servicekit.doctor.asking import DoctorRequest
-    from servicekit.doctor.view import RefusedProfile
-    from servicekit.errors import UserError
-    from servicekit.install.rootfs import Tree
-
     installed = session.manifests()
     manager, no_manager = None, ""
     try:

@@ -6,26 +6,35 @@ import dataclasses
 import os
 import pwd
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import as_json, duration, note, ours, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from servicekit.cli.session import Session
-    from servicekit.cli.transfer import Display
-    from servicekit.errors import UserError
-    from servicekit.models.download import FetchState
-    from servicekit.models.hub import Hub
-    from servicekit.models.hub_cache import Listing, Repository
-    from servicekit.models.weights import Need
-    from servicekit.places import Places
-    from servicekit.profiles.model import Profile
+from servicekit.cli.session import Session
+from servicekit.cli.transfer import Display, display
+from servicekit.errors import UserError
+from servicekit.install.installation import propose
+from servicekit.install.installer import ensure_account
+from servicekit.install.rootfs import Tree
+from servicekit.install.transaction import Directory, make_directory
+from servicekit.managers import accounts
+from servicekit.models.download import FetchState, check_space, complete, free_bytes, stand
+from servicekit.models.hub import TOKEN, Hub, HubUnreachableError, find_token
+from servicekit.models.hub_cache import Listing, Repository, cache_directory
+from servicekit.models.memory.units import counted, short
+from servicekit.models.weights import Need, needs, select
+from servicekit.places import Places
+from servicekit.profiles import credentials
+from servicekit.profiles.model import Profile
+from servicekit.profiles.vocabulary import PACKAGED
+from servicekit.service.host import find_model
+from servicekit.service.missing import missing
+from servicekit.service.plan import hub_cache
 
 
 def fetch(
@@ -47,11 +56,6 @@ def fetch(
     again; an interrupted download resumes. As root, the service's account writes the files. With
     --check, exit code 1 if a file is missing or damaged.
     """
-    from servicekit.cli.transfer import display
-    from servicekit.errors import UserError
-    from servicekit.models.weights import needs
-    from servicekit.service.missing import missing
-
     session = session_of(ctx, user=user)
     recipe = session.profile(profile)
     lacking = missing(recipe, session.places)
@@ -101,8 +105,6 @@ class _Result:
         return sum(each.left for each in self.before) - sum(each.left for each in self.after)
 
     def json(self) -> dict[str, Any]:
-        from servicekit.models.download import free_bytes
-
         return {
             "profile": self.profile.name,
             "cache": str(self.cache),
@@ -129,9 +131,6 @@ class _Result:
         }
 
     def lines(self, seconds: float) -> Iterator[str]:
-        from servicekit.models.download import free_bytes
-        from servicekit.models.memory.units import counted, short
-
         name = self.profile.name
         for each in self.after:
             about = f"{each.need.role} {each.need.repo} at {each.listing.commit[:12]}"
@@ -156,9 +155,6 @@ class _Result:
 
 def _at_hand(profile: Profile) -> str:
     """Say where the model of a profile is that needs nothing of the hub."""
-    from servicekit.profiles.vocabulary import PACKAGED
-    from servicekit.service.host import find_model
-
     if packaged := PACKAGED.match(profile.model):
         where = find_model(profile)
         return f'its model is part of the Python package "{packaged["package"]}" ({where})'
@@ -176,12 +172,6 @@ def _fetched(
     check: bool,
 ) -> _Result:
     """Do what the command line asks for."""
-    from servicekit.models.download import check_space, complete, stand
-    from servicekit.models.hub import HubUnreachableError
-    from servicekit.models.hub_cache import Repository
-    from servicekit.models.weights import select
-    from servicekit.service.plan import hub_cache
-
     cache = Path(hub_cache(profile, session.places))
     if not wanted:
         return _Result(profile, cache, (), (), reachable=False)
@@ -224,12 +214,6 @@ def _offline(
     session: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
 ) -> list[FetchState]:
     """Check what is here by its own names, where the hub cannot be asked what should be."""
-    from servicekit.errors import UserError
-    from servicekit.models.download import stand
-    from servicekit.models.hub_cache import Repository
-    from servicekit.service.missing import missing
-    from servicekit.service.plan import hub_cache
-
     lacking = missing(profile, session.places)
     if lacking is not None:
         raise UserError(f"{error.message}, and {lacking.lacks[0].why}", hint=error.hint) from None
@@ -247,9 +231,6 @@ def _offline(
 
 
 def _hub(session: Session, profile: Profile) -> Hub:
-    from servicekit.models.hub import TOKEN, Hub, find_token
-    from servicekit.profiles import credentials
-
     stored = None
     if TOKEN in profile.secrets:
         try:
@@ -266,13 +247,6 @@ def _become_the_service(session: Session, profile: Profile, cache: Path) -> None
     What it owns, it may also exchange: as root, a link that it left in the cache could have any
     file of the system overwritten.
     """
-    from servicekit.cli.orders import order_of
-    from servicekit.install.installation import propose
-    from servicekit.install.installer import ensure_account
-    from servicekit.install.rootfs import Tree
-    from servicekit.install.transaction import Directory, make_directory
-    from servicekit.managers import accounts
-
     if os.geteuid() != 0:
         return
     tree, own = Tree(), session.manifests().get(profile.name)
@@ -297,9 +271,6 @@ def _become_the_service(session: Session, profile: Profile, cache: Path) -> None
 
 def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
     """Say what the engine of `profile` will not find, how large it is, and what fetches it."""
-    from servicekit.models.memory.units import short
-    from servicekit.service.missing import missing
-
     lacking = missing(profile, places, root)
     for lack in lacking.lacks if lacking is not None else ():
         if lack.need is None:
@@ -315,8 +286,6 @@ def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> No
 
 def _note_of_other_cache(cache: Path) -> None:
     """Say that a variable of this command does not move what the service does not have."""
-    from servicekit.models.hub_cache import cache_directory
-
     named = [name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)]
     if named and str(cache_directory(os.environ)) != str(cache):
         names = " and ".join(named)

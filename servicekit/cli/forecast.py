@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import psutil
+
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import note
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from servicekit.cli.session import Session
-    from servicekit.engines.base import InstalledEngine
-    from servicekit.host.gpu import Device
-    from servicekit.models.memory.outcome import Budget
-    from servicekit.profiles.model import Profile
-    from servicekit.service.plan import Plan
+from servicekit.cli.session import Session
+from servicekit.engines.base import InstalledEngine
+from servicekit.engines.versions import look
+from servicekit.host.gpu import Device, Gpus
+from servicekit.install.installation import look_around
+from servicekit.install.rootfs import Tree
+from servicekit.models.memory.outcome import Budget, Fit
+from servicekit.models.memory.planning import AVERAGE_LENGTH, plan_memory
+from servicekit.models.memory.recipe import recipe_of
+from servicekit.models.memory.units import MIB, parse_size
+from servicekit.models.weights import description, needs
+from servicekit.profiles.model import Profile
+from servicekit.service.plan import Plan, hub_cache, make_plan
+from servicekit.watchdog.evidence import on_wsl
 
 USUAL_GPU: Final = "31.4GiB"
 """What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
@@ -23,11 +32,6 @@ USUAL_GPU: Final = "31.4GiB"
 
 def plan_of(session: Session, profile: Profile) -> Plan:
     """Make the plan of `profile` for this host, whether or not all of it is here."""
-    from servicekit.cli.orders import order_of
-    from servicekit.install.installation import look_around
-    from servicekit.install.rootfs import Tree
-    from servicekit.service.plan import make_plan
-
     tree = Tree()
     order = order_of(session, profile, tree, manager=session.manager_name(None))
     return make_plan(profile, look_around(order, tree).host)
@@ -35,16 +39,11 @@ def plan_of(session: Session, profile: Profile) -> Plan:
 
 def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:
     """Find out which engine `plan` would start; with `ask`, from the engine itself."""
-    from servicekit.engines.versions import look
-
     return look(plan.profile.engine, plan.host.executable, account=plan.host.user, options=ask)
 
 
 def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:
     """Work out what `plan` does with so much memory; raise `UserError` where that is not known."""
-    from servicekit.models.memory.planning import AVERAGE_LENGTH, plan_memory
-    from servicekit.models.memory.recipe import recipe_of
-
     engine = installed_engine(plan)
     recipe = recipe_of(plan.profile, engine.version(plan.profile.engine) or "")
     return plan_memory(
@@ -57,11 +56,7 @@ def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None =
 
 def memory_of(profile: Profile) -> int:
     """Give the bytes that `profile` may plan with: its GPU's, or for the CPU the host's."""
-    from servicekit.models.memory.units import parse_size
-
     if not profile.gpus:
-        import psutil
-
         return psutil.virtual_memory().total
     found = ask_gpus(profile.gpus).memory
     if found is not None:
@@ -85,11 +80,6 @@ class Found(NamedTuple):
 
 def ask_gpus(names: Sequence[str]) -> Found:
     """Ask the driver about the GPUs called `names`, which takes a few seconds at most."""
-    import asyncio
-
-    from servicekit.models.memory.units import MIB
-    from servicekit.watchdog.evidence import on_wsl
-
     if not names:
         return Found(None, ())
     every = asyncio.run(_devices())
@@ -109,8 +99,6 @@ def ask_gpus(names: Sequence[str]) -> Found:
 
 
 async def _devices() -> tuple[Device, ...]:
-    from servicekit.host.gpu import Gpus
-
     gpus = Gpus(())
     try:
         return (await gpus.look()).devices
@@ -120,8 +108,6 @@ async def _devices() -> tuple[Device, ...]:
 
 def misfit(profile: str, budget: Budget | None) -> Iterator[str]:
     """Say that a profile does not fit its GPU, where its memory plan comes to that."""
-    from servicekit.models.memory.outcome import Fit
-
     if budget is not None and budget.verdict is Fit.DOES_NOT_FIT:
         lever = f"; {budget.levers[0]}" if budget.levers else ""
         yield f'profile "{profile}" does not fit its GPU: {budget.reason}{lever}'
@@ -129,9 +115,6 @@ def misfit(profile: str, budget: Budget | None) -> Iterator[str]:
 
 def local_model(plan: Plan) -> Path | None:
     """Find what describes the model on this host: its directory, `config.json` or GGUF file."""
-    from servicekit.models.weights import description, needs
-    from servicekit.service.plan import hub_cache
-
     if plan.host.model.startswith("/"):
         return Path(plan.host.model)
     cache = Path(hub_cache(plan.profile, plan.host.places))

@@ -10,6 +10,7 @@ import typer
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, duration, local, note, table
 from servicekit.watchdog import history as past
+from servicekit.watchdog import ledger
 
 
 def history(
@@ -29,8 +30,6 @@ def history(
 
     With --json a list of all records of the ledger, oldest first.
     """
-    from servicekit.watchdog import ledger
-
     places = session_of(ctx, user=user).places
     records = ledger.read(Path(places.ledger(profile)))
     if not records:

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from servicekit.cli.control import follow, order
+from servicekit.cli.fetch import tell_missing
 from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session_of
 from servicekit.cli.orders import order_as_installed, order_of
 from servicekit.cli.output import note, paint, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from servicekit.cli.session import Installed, Session
-    from servicekit.install.changes import Change
-    from servicekit.install.installation import Order
-    from servicekit.install.installer import Proposal
-    from servicekit.install.rootfs import Tree
-    from servicekit.install.transaction import Turn
-    from servicekit.managers import Manager
-    from servicekit.profiles.model import Profile
-    from servicekit.profiles.vocabulary import ManagerName
+from servicekit.cli.refusals import refuse
+from servicekit.cli.session import Installed, Session
+from servicekit.doctor.services import LINGER_FAULT
+from servicekit.errors import UserError
+from servicekit.install.changes import Change
+from servicekit.install.installation import Order, look_around, propose, purge_remains
+from servicekit.install.installer import Proposal, profile_id, removal
+from servicekit.install.installer import install as carry_out
+from servicekit.install.present import manifests
+from servicekit.install.rootfs import Tree
+from servicekit.install.transaction import Turn, turn
+from servicekit.managers import Manager
+from servicekit.managers.containers import gpu_containers
+from servicekit.managers.systemd import Systemd
+from servicekit.places import Scope
+from servicekit.profiles.model import Profile
+from servicekit.profiles.settings import variable
+from servicekit.profiles.vocabulary import ManagerName
 
 Root = Annotated[
     Path | None,
@@ -75,8 +83,6 @@ def install(
     were changed by hand are reported and kept. Without --now, nothing is started or stopped. A
     profile that cannot run here is refused with all reasons.
     """
-    from servicekit.errors import UserError
-
     if root is not None and now:
         raise UserError("--now starts a service, and an image has none", hint="omit one of them")
     named = _one(profile, every=every)
@@ -105,8 +111,6 @@ def _one(profile: str | None, *, every: bool) -> str:
 
 def _each(profiles: Iterable[str], act: Callable[[str], None]) -> None:
     """Do the same for all; what goes wrong with one keeps no other from it."""
-    from servicekit.errors import UserError
-
     failed = False
     for profile in profiles:
         typer.echo(f"{profile}:")
@@ -151,9 +155,6 @@ class _Work:
         self, profile: str, name: ManagerName, user_name: str | None, *, enable: bool | None
     ) -> None:
         """Install a profile that can run here; one that cannot is named with what it lacks."""
-        from servicekit.install.installation import look_around
-        from servicekit.install.present import manifests
-
         order = self.order(self.session.profile(profile), name, user_name, enable=enable)
         missing = look_around(order, self.tree).missing
         if missing and profile not in manifests(self.tree, order.places):
@@ -166,12 +167,6 @@ class _Work:
 
         With `restarts` the caller restarts the service, and no hint asks for it.
         """
-        from servicekit.cli.fetch import tell_missing
-        from servicekit.cli.refusals import refuse
-        from servicekit.install.installation import propose
-        from servicekit.install.installer import install as carry_out
-        from servicekit.install.transaction import turn
-
         image, recipe = self.runs is None, order.profile
         root = Path(self.tree.root)
         if self.dry_run:
@@ -205,10 +200,6 @@ class _Work:
 
 def start_at_boot(session: Session, new: Installed, instead_of: Iterable[Installed]) -> None:
     """Enable `new` at boot, then disable those that it excludes; all stay as installed."""
-    from servicekit.install.installation import propose
-    from servicekit.install.installer import install as carry_out
-    from servicekit.install.transaction import turn
-
     tree = _tree(None)
     with turn(tree, session.places) as held:
         _tell_undone(held, new.manager)
@@ -251,8 +242,6 @@ def uninstall(
     Models and caches stay, and without --purge the history, log and secrets. --purge also works
     after an uninstall.
     """
-    from servicekit.install.present import manifests
-
     session, tree = session_of(ctx, user=user), _tree(root)
     options = {"dry_run": dry_run, "purge": purge, "force": force}
     if not every:
@@ -268,11 +257,7 @@ def uninstall(
 def _uninstall(
     session: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
 ) -> None:
-    from servicekit.install.installation import purge_remains
     from servicekit.install.installation import uninstall as carry_out
-    from servicekit.install.installer import profile_id, removal
-    from servicekit.install.present import manifests
-    from servicekit.install.transaction import turn
 
     if purge and not dry_run and profile not in manifests(tree, session.places):
         with turn(tree, session.places) as held:
@@ -304,8 +289,6 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     Changes come from edits by hand, a changed profile or settings, or a new version of servicekit.
     Exit code 1 if there are any.
     """
-    from servicekit.install.installation import propose
-
     session, tree = session_of(ctx, user=user), _tree(None)
     recipe = session.profile(profile)
     name = session.installed(profile).manager.name
@@ -317,17 +300,12 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
 
 
 def _tree(root: Path | None) -> Tree:
-    from servicekit.errors import UserError
-    from servicekit.install.rootfs import Tree
-
     if root is not None and not root.is_dir():
         raise UserError(f'image "{root}" is not a directory', hint="make it first")
     return Tree() if root is None else Tree(str(root))
 
 
 def _manager_of(session: Session, name: str, *, force: bool) -> Manager | None:
-    from servicekit.errors import UserError
-
     try:
         return session.manager(name)
     except UserError as error:
@@ -349,9 +327,6 @@ def _tell_undone(held: Turn, manager: Manager | None) -> None:
 
 def _refuse_invisible_settings(session: Session) -> None:
     """Refuse what this command sees in its environment and the service would not."""
-    from servicekit.errors import UserError
-    from servicekit.profiles.settings import variable
-
     deciding = {variable(key) for key in ("allow", "deny", "root", "places")}
     seen = sorted(deciding & set(session.settings.variables))
     if seen:
@@ -397,9 +372,6 @@ def _tell_enablement(proposal: Proposal) -> None:
 
 def _warn_of_containers(manager: Manager | None) -> None:
     """Warn before systemd reads its units again, which takes the GPU from running containers."""
-    from servicekit.managers.containers import gpu_containers
-    from servicekit.profiles.vocabulary import ManagerName
-
     if manager is None or manager.name is not ManagerName.SYSTEMD or os.geteuid() != 0:
         return
     containers = gpu_containers()
@@ -412,10 +384,6 @@ def _warn_of_containers(manager: Manager | None) -> None:
 
 def warn_of_logouts(session: Session, manager: Manager | None) -> None:
     """Warn of the systemd that stops a user's services although the user lingers."""
-    from servicekit.doctor.services import LINGER_FAULT
-    from servicekit.managers.systemd import Systemd
-    from servicekit.places import Scope
-
     if (
         isinstance(manager, Systemd)
         and session.scope is Scope.USER
@@ -428,9 +396,6 @@ def warn_of_logouts(session: Session, manager: Manager | None) -> None:
 
 
 def _start_or_hint(session: Session, proposal: Proposal, manager: Manager, *, now: bool) -> None:
-    from servicekit.cli.control import follow, order
-    from servicekit.cli.session import Installed
-
     service = proposal.service
     is_up = manager.look([service.unit])[service.unit].is_up
     if now:

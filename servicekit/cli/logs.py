@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from collections import deque
+from typing import Annotated
 
 import typer
 
 from servicekit.cli.options import ForUser, ProfileName, session_of
 from servicekit.cli.output import note
-from servicekit.text import plain
-
-if TYPE_CHECKING:
-    from servicekit.managers import LogQuery, Manager
-
+from servicekit.diagnosis.causes import Cause
+from servicekit.errors import UserError
+from servicekit.managers import LogQuery, Manager
+from servicekit.managers.logstream import log_of, shown
+from servicekit.profiles.vocabulary import ManagerName
+from servicekit.text import did_you_mean, plain
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")]
 Lines = Annotated[
@@ -53,10 +55,6 @@ def logs(
     Under systemd this runs journalctl. Under Supervisor it reads the log file, in which only
     servicekit's own lines have a time: --since starts at the first line that may be new enough.
     """
-    from servicekit.diagnosis.causes import Cause
-    from servicekit.errors import UserError
-    from servicekit.text import did_you_mean
-
     if cause and cause not in set(Cause):
         raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')
     found = session_of(ctx, user=user).installed(profile)
@@ -76,8 +74,6 @@ def query_of(
     cause: str = "",
 ) -> LogQuery:
     """Return the query of a command line: the newest lines, unless it is narrowed."""
-    from servicekit.managers import LogQuery
-
     narrowed = bool(since or run or cause)
     return LogQuery(
         follow=follow,
@@ -91,9 +87,6 @@ def query_of(
 
 def show(manager: Manager, unit: str, query: LogQuery) -> None:
     """Show the log of a service, by journalctl or tail where one of them can."""
-    from servicekit.errors import UserError
-    from servicekit.profiles.vocabulary import ManagerName
-
     narrowed = query.since or query.priority or query.run or query.cause
     if manager.name is ManagerName.SUPERVISOR and narrowed:
         if query.follow:
@@ -101,8 +94,6 @@ def show(manager: Manager, unit: str, query: LogQuery) -> None:
         _pick(manager, unit, query)
         return
     if manager.name is ManagerName.SUPERVISOR:
-        from servicekit.managers.logstream import shown
-
         for line in shown(manager, unit, query):
             typer.echo(line)
         return
@@ -115,10 +106,6 @@ def show(manager: Manager, unit: str, query: LogQuery) -> None:
 
 
 def _pick(manager: Manager, unit: str, query: LogQuery) -> None:
-    from collections import deque
-
-    from servicekit.managers.logstream import log_of
-
     found = False
     with log_of(manager, unit, query) as wanted:
         for line in wanted if query.lines is None else deque(wanted, query.lines):

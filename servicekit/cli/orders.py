@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from servicekit.cli.session import Installed, Session
-    from servicekit.install.installation import Order
-    from servicekit.install.rootfs import Tree
-    from servicekit.profiles.model import Profile
-    from servicekit.profiles.vocabulary import ManagerName
+from servicekit.cli.session import Installed, Session
+from servicekit.errors import UserError
+from servicekit.host.unprivileged import trusted_path
+from servicekit.install.installation import Order
+from servicekit.install.present import manifests
+from servicekit.install.rootfs import Tree
+from servicekit.places import Scope
+from servicekit.profiles.model import Profile
+from servicekit.profiles.vocabulary import ManagerName
 
 
 def order_of(
@@ -25,9 +27,6 @@ def order_of(
     force: bool = False,
 ) -> Order:
     """What is asked for, completed by settings, profile and what was asked for before."""
-    from servicekit.install.installation import Order
-    from servicekit.install.present import manifests
-
     own = manifests(tree, session.places).get(profile.name)
     user_name = user_name or (own.user_name if own is not None else None)
     known = own is not None and {*profile.gpus} <= {*own.gpus}
@@ -71,9 +70,6 @@ def order_as_installed(session: Session, found: Installed, tree: Tree, *, enable
 
 def _search_path(session: Session) -> str:
     """Where a program is looked for that has no path: for root, only where only root writes."""
-    from servicekit.host.unprivileged import trusted_path
-    from servicekit.places import Scope
-
     path = os.environ.get("PATH", os.defpath)
     return trusted_path(path) if session.places.scope is Scope.SYSTEM and not os.geteuid() else path
 
@@ -82,10 +78,6 @@ def account_of(
     session: Session, profile: Profile, manager: str, user_name: str | None
 ) -> str | None:
     """Return the account of the service; `None` for that of the manager."""
-    from servicekit.errors import UserError
-    from servicekit.places import Scope
-    from servicekit.profiles.vocabulary import ManagerName
-
     named = user_name or profile.service.user
     if session.places.scope is Scope.USER:
         if user_name is not None:

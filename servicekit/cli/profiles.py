@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from servicekit.cli.freshness import outdated
 from servicekit.cli.options import AsJson, ForManager, ForUser, ProfileName, session_of
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import as_json, note, ours, table, warn
+from servicekit.cli.verification import verification_status_of
+from servicekit.errors import UserError
+from servicekit.install.installation import look_around
+from servicekit.install.rootfs import Tree
+from servicekit.profiles.model import Profile
+from servicekit.profiles.schema import json_schema
+from servicekit.service.plan import make_plan
+from servicekit.service.render import Artifact, artifacts
 from servicekit.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from servicekit.profiles.model import Profile
-    from servicekit.service.render import Artifact
 
 
 def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = False) -> None:
@@ -70,8 +74,6 @@ def show(
     Defaults are included. The first line, with --json the key `verified`, shows whether the profile
     is verified and what changed since.
     """
-    from servicekit.cli.verification import verification_status_of
-
     session = session_of(ctx, user=user)
     found = session.profile(profile)
     data = _plain(found)
@@ -109,12 +111,6 @@ def render(
 
     They are for reading, or for another way of installing them.
     """
-    from servicekit.cli.orders import order_of
-    from servicekit.install.installation import look_around
-    from servicekit.install.rootfs import Tree
-    from servicekit.service.plan import make_plan
-    from servicekit.service.render import artifacts
-
     session, tree = session_of(ctx, user=user), Tree()
     name = session.manager_name(manager)
     order = order_of(session, session.profile(profile), tree, manager=name)
@@ -132,9 +128,6 @@ def render(
 
 def _write(out: Path, files: Iterable[Artifact]) -> None:
     """Write files below `out`, with their modes, replacing those of an earlier time."""
-    from servicekit.errors import UserError
-    from servicekit.install.rootfs import Tree
-
     try:
         out.mkdir(parents=True, exist_ok=True)
         tree = Tree(str(out))
@@ -154,6 +147,4 @@ def schema() -> None:
 
     Editors complete and check TOML with it.
     """
-    from servicekit.profiles.schema import json_schema
-
     as_json(json_schema())

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from servicekit.cli.forecast import ask_gpus, budget_of, installed_engine, local_model, misfit
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import note, warn
+from servicekit.cli.session import Installed, Session
+from servicekit.engines.base import InstalledEngine as Engine
 from servicekit.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from servicekit.cli.session import Installed, Session
-    from servicekit.install.installation import Order
-    from servicekit.install.rootfs import Tree
-    from servicekit.models.memory.outcome import Budget
-    from servicekit.profiles.model import Profile
-    from servicekit.service.check import Report
-    from servicekit.service.host import Survey
-    from servicekit.service.plan import Plan
+from servicekit.host import procfs, sockets
+from servicekit.install.installation import Order, look_around, record_overruled
+from servicekit.install.rootfs import Tree
+from servicekit.install.transaction import turn
+from servicekit.models.memory.outcome import Budget
+from servicekit.profiles.model import Profile
+from servicekit.service.access import hidden_of, needs_of, proved, script_faults
+from servicekit.service.check import Report, check
+from servicekit.service.host import Survey
+from servicekit.service.plan import Plan, make_plan
+from servicekit.service.preflight import check_context, check_secrets
+from servicekit.watchdog.census import Census
 
 
 def report_of(plan: Plan, *, image: bool = False, ask: bool = False) -> Report:
@@ -28,10 +31,6 @@ def report_of(plan: Plan, *, image: bool = False, ask: bool = False) -> Report:
 
     `ask` starts the engine for its own list of options.
     """
-    from servicekit.engines.base import InstalledEngine as Engine
-    from servicekit.service.check import check
-    from servicekit.service.preflight import check_context, check_secrets
-
     profile = plan.profile
     if image:  # whose programs are not run here, and whose secrets are stored there
         return check(profile, plan, Engine())
@@ -59,9 +58,6 @@ def refuse(
     order, completed by what the driver of the GPUs answers and by the memory plan, and what was
     found on the host.
     """
-    from servicekit.install.installation import look_around
-    from servicekit.service.plan import make_plan
-
     profile = order.profile
     gpus = ask_gpus(() if tree.is_image else profile.gpus)
     order = replace(order, gpus=gpus.names or order.gpus, uuids=gpus.uuids or order.uuids)
@@ -85,8 +81,6 @@ def refuse(
 
 def _barriers(order: Order, survey: Survey) -> Iterator[str]:
     """Say what the account cannot use, tried with its rights where that is possible."""
-    from servicekit.service.access import hidden_of, needs_of, proved, script_faults
-
     profile, host, manager = order.profile, survey.host, order.manager
     hidden = hidden_of(profile, host, manager)
     for sentence in (
@@ -108,9 +102,6 @@ def _port_holder(session: Session, found: Installed, recipe: Profile) -> str:
 
     An engine of ours is no obstacle: the manager or the watchdog stops it first.
     """
-    from servicekit.host import procfs, sockets
-    from servicekit.watchdog.census import Census
-
     held = sockets.listeners(recipe.host, recipe.port)
     if not held:
         return ""
@@ -139,11 +130,6 @@ def refuse_start(
     known: Collection[str] = (),
 ) -> None:
     """Refuse to start an installed profile that cannot run; record what `anyway` overrules."""
-    from servicekit.cli.orders import order_of
-    from servicekit.install.installation import record_overruled
-    from servicekit.install.rootfs import Tree
-    from servicekit.install.transaction import turn
-
     tree = Tree()
     order = order_of(session, recipe, tree, manager=found.manager.name)
     if holder := _port_holder(session, found, recipe):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from pathlib import PurePosixPath
+from typing import Annotated, Final
 
 import typer
 
 from servicekit.cli.options import ForUser, ProfileName, session_of
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import note, table
-
-if TYPE_CHECKING:
-    from pathlib import PurePosixPath
-
-    from servicekit.cli.session import Session
-    from servicekit.install.rootfs import Tree
-    from servicekit.profiles.model import Profile
+from servicekit.cli.session import Session
+from servicekit.errors import UserError
+from servicekit.install.rootfs import Tree
+from servicekit.profiles.model import Profile
+from servicekit.profiles.vocabulary import ManagerName
 
 OWNER_ONLY: Final = 0o600
 LONGEST: Final = 64 * 1024
@@ -43,9 +43,6 @@ def set_secret(
     The value is never an argument, which a process list would show. Only the owner can read the
     file; systemd passes a copy to the service, under Supervisor the service's account owns it.
     """
-    from servicekit.errors import UserError
-    from servicekit.install.rootfs import Tree
-
     session = session_of(ctx, user=user)
     recipe = session.profile(profile)
     place = _place(session, recipe, variable)
@@ -77,8 +74,6 @@ def set_secret(
 @app.command("list")
 def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
     """List a profile's secrets, and which of them are stored."""
-    from servicekit.install.rootfs import Tree
-
     session = session_of(ctx, user=user)
     recipe = session.profile(profile)
     there = Tree().names(session.places.secrets / profile)
@@ -94,8 +89,6 @@ def remove_secret(
     ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
 ) -> None:
     """Remove the stored value of a secret."""
-    from servicekit.install.rootfs import Tree
-
     session = session_of(ctx, user=user)
     place = _place(session, session.profile(profile), variable)
     tree = Tree()
@@ -109,8 +102,6 @@ def remove_secret(
 
 
 def _place(session: Session, profile: Profile, variable: str) -> PurePosixPath:
-    from servicekit.errors import UserError
-
     if variable not in profile.secrets:
         known = ", ".join(profile.secrets) or "none"
         raise UserError(
@@ -122,9 +113,6 @@ def _place(session: Session, profile: Profile, variable: str) -> PurePosixPath:
 
 def _owner(session: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
     """Who must read the file: under Supervisor the service itself, else whoever wrote it."""
-    from servicekit.cli.orders import order_of
-    from servicekit.profiles.vocabulary import ManagerName
-
     own = session.manifests().get(profile.name)
     manager = session.manager_name(None if own is None else own.manager)
     if manager is ManagerName.SYSTEMD or os.geteuid() != 0:
@@ -134,8 +122,6 @@ def _owner(session: Session, profile: Profile, tree: Tree) -> tuple[int, int] | 
 
 
 def _refusal(error: OSError) -> Exception:
-    from servicekit.errors import UserError
-
     hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
     reason = (error.strerror or "").lower()
     return UserError(f'cannot write "{error.filename}": {reason}', hint=hint)

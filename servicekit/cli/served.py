@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from servicekit.cli.control import is_up, order, refuse_start, watch_start
+from servicekit.cli.orders import order_of
 from servicekit.cli.output import note
+from servicekit.cli.session import Installed, Session
+from servicekit.engines import engine
 from servicekit.errors import UserError
 from servicekit.host import run_files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from servicekit.cli.session import Installed, Session
-    from servicekit.lab.verify.client import Client
-    from servicekit.profiles.model import Profile
-    from servicekit.service.plan import Plan
-    from servicekit.watchdog.status import Status
+from servicekit.install.installation import look_around
+from servicekit.install.rootfs import Tree
+from servicekit.lab.verify.binding import outdated
+from servicekit.lab.verify.client import Client
+from servicekit.profiles import credentials
+from servicekit.profiles.model import Profile
+from servicekit.service.plan import Plan, make_plan
+from servicekit.watchdog.status import Status
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """^C, a request to stop, and a closed terminal."""
@@ -86,12 +90,6 @@ def plan_of_what_runs(
     session: Session, found: Installed, recipe: Profile, now: Status, *, to: str
 ) -> Plan:
     """Make the plan of `recipe`; raise `UserError` if another one is running."""
-    from servicekit.cli.orders import order_of
-    from servicekit.install.installation import look_around
-    from servicekit.install.rootfs import Tree
-    from servicekit.lab.verify.binding import outdated
-    from servicekit.service.plan import make_plan
-
     tree = Tree()
     order = order_of(session, recipe, tree, manager=found.manager.name)
     plan = make_plan(recipe, look_around(order, tree).host)
@@ -107,8 +105,6 @@ def plan_of_what_runs(
 
 def _up(session: Session, found: Installed, to: str) -> tuple[Status, bool]:
     """Start the service if it is down; return whether that was needed."""
-    from servicekit.cli.control import is_up, order, refuse_start, watch_start
-
     now = session.look(found)
     if is_up(now):
         return now, False
@@ -129,8 +125,6 @@ def _up(session: Session, found: Installed, to: str) -> tuple[Status, bool]:
 
 def _refuse_down(now: Status, to: str) -> None:
     """Raise `UserError` for a service that did not come up."""
-    from servicekit.cli.control import is_up
-
     if not is_up(now):
         raise UserError(
             f'"{now.profile}" cannot be {to}, since it is {now.state}: {now.why}',
@@ -144,9 +138,6 @@ def client_of(session: Session, recipe: Profile, now: Status) -> Client:
     The port is the one that is published, since it may be a tunable; the address is the profile's,
     which is on loopback, whatever somebody published.
     """
-    from servicekit.lab.verify.client import Client
-    from servicekit.profiles import credentials
-
     host = f"[{recipe.host}]" if ":" in recipe.host else recipe.host
     port = now.url.removesuffix("/v1").rpartition(":")[2] if now.url else recipe.port
     return Client(
@@ -156,8 +147,6 @@ def client_of(session: Session, recipe: Profile, now: Status) -> Client:
 
 def tells_thinking(recipe: Profile) -> bool:
     """Whether the API of its engine can turn thinking on and off for a request."""
-    from servicekit.engines import engine
-
     silent = recipe.probe.model_copy(update={"thinking": False})
     request = engine(recipe.engine).completion_request(recipe.model_copy(update={"probe": silent}))
     return "chat_template_kwargs" in request

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from servicekit.cli.control import conclude, is_up, order, watch_start, watch_stop
 from servicekit.cli.freshness import note_outdated
+from servicekit.cli.install import start_at_boot
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note
-
-if TYPE_CHECKING:
-    from servicekit.cli.session import Installed, Session
-    from servicekit.profiles.model import Profile
-    from servicekit.watchdog.status import Status
+from servicekit.cli.refusals import refuse_start
+from servicekit.cli.session import Installed, Session
+from servicekit.errors import UserError
+from servicekit.profiles.model import Profile
+from servicekit.service.host import rivals
+from servicekit.watchdog.status import Status
 
 
 def switch(
@@ -44,9 +47,6 @@ def switch(
     the reason is shown, the old one is started again, and the exit code is 1. ^C ends the display,
     not the start.
     """
-    from servicekit.cli.control import conclude, is_up
-    from servicekit.cli.refusals import refuse_start
-
     session = session_of(ctx, user=user)
     new = session.installed(profile)
     recipe = session.installed_profile(profile)
@@ -64,24 +64,17 @@ def switch(
         _go_back(session, new, running)
         raise typer.Exit(1)
     if enable:
-        from servicekit.cli.install import start_at_boot
-
         start_at_boot(session, new, [one for one in others if one.manifest.enabled])
 
 
 def _excluded(session: Session, new: Installed, recipe: Profile) -> list[Installed]:
     """Find the installed profiles that cannot run beside this one."""
-    from servicekit.service.host import rivals
-
     names = rivals(recipe, session.manifests(), new.manifest.gpus)
     return [session.installed(name) for name in names]
 
 
 def _stop(session: Session, old: Installed, profile: str) -> None:
     """Stop what must make room, and go on only when nothing is left of it."""
-    from servicekit.cli.control import watch_stop
-    from servicekit.errors import UserError
-
     name = old.manifest.profile
     now = watch_stop(session, old)
     if now.state == "failed":
@@ -96,9 +89,6 @@ def _start(
     session: Session, new: Installed, running: list[Installed], *, limit: float
 ) -> tuple[Status, float]:
     """Start it and watch its first try; where it cannot even be ordered, go back at once."""
-    from servicekit.cli.control import order, watch_start
-    from servicekit.errors import UserError
-
     try:
         order(session, new)
     except UserError:
@@ -109,8 +99,6 @@ def _start(
 
 def _go_back(session: Session, new: Installed, running: list[Installed]) -> None:
     """Stop what did not become ready, and start again what made room for it."""
-    from servicekit.cli.control import conclude, order, watch_start, watch_stop
-
     watch_stop(session, new)
     for old in running:
         typer.echo(f"{old.manifest.profile}: is started again")

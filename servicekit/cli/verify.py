@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from servicekit.cli.control import is_up
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, duration, note, table
 from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_thinking, undisturbed
+from servicekit.cli.session import Installed, Session
+from servicekit.engines import engine
+from servicekit.engines.commandline import given
+from servicekit.errors import UserError
+from servicekit.lab.verify.binding import fingerprint, vram
+from servicekit.lab.verify.gate import GateResult, ServedModel
+from servicekit.lab.verify.gates import GATES
+from servicekit.lab.verify.record import Verification, prepare, read, twin_of, write
+from servicekit.lab.verify.runner import run
+from servicekit.profiles.model import Profile
+from servicekit.profiles.rules import kv_below_fp8
 from servicekit.text import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from servicekit.cli.session import Installed, Session
-    from servicekit.errors import UserError
-    from servicekit.lab.verify.gate import GateResult, ServedModel
-    from servicekit.lab.verify.record import Verification
-    from servicekit.profiles.model import Profile
-    from servicekit.watchdog.status import Status
+from servicekit.watchdog.status import Status
 
 EVIDENCE: Final = 100
 """Characters of a reason that a line of progress shows."""
@@ -62,8 +67,6 @@ def verify(
 
     With --json the stored verification.
     """  # noqa: D301 - the character itself keeps the lines apart
-    from servicekit.lab.verify.gates import GATES
-
     unknown = [name for name in only or () if name not in GATES]
     if unknown:
         raise typer.BadParameter(f'no gate "{unknown[0]}"; there are {", ".join(GATES)}')
@@ -91,8 +94,6 @@ def verify(
 
 def _prepare(session: Session, profile: str) -> None:
     """Raise `UserError` now rather than after an hour if no result could be written."""
-    from servicekit.lab.verify.record import prepare
-
     state = Path(session.places.state, profile)
     try:
         prepare(state)
@@ -102,8 +103,6 @@ def _prepare(session: Session, profile: str) -> None:
 
 def _keep(session: Session, result: Verification) -> UserError | None:
     """Write a result; return the error instead of raising it, since the result is still shown."""
-    from servicekit.lab.verify.record import write
-
     state = Path(session.places.state, result.profile)
     try:
         name = write(state, result)
@@ -117,9 +116,6 @@ def _keep(session: Session, result: Verification) -> UserError | None:
 
 def _tell_another_run(session: Session, found: Installed, before: Status) -> None:
     """Print a note if the service restarted meanwhile: a gate may have failed for that."""
-    from servicekit.cli.control import is_up
-    from servicekit.errors import UserError
-
     try:
         now = session.look(found)
     except UserError:  # who cannot be asked accuses nobody
@@ -132,8 +128,6 @@ def _tell_another_run(session: Session, found: Installed, before: Status) -> Non
 
 
 def _unkept(state: Path, error: OSError) -> UserError:
-    from servicekit.errors import UserError
-
     reason = (error.strerror or "").lower()
     hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
     return UserError(f'cannot write the verification below "{state}": {reason}', hint=hint)
@@ -143,12 +137,6 @@ def _verified(
     session: Session, found: Installed, now: Status, names: tuple[str, ...], repeats: int
 ) -> Verification:
     """Run the gates; after ^C the result holds those that ended."""
-    import asyncio
-
-    from servicekit.lab.verify.binding import fingerprint
-    from servicekit.lab.verify.record import Verification, read
-    from servicekit.profiles.rules import kv_below_fp8
-
     recipe = session.profile(now.profile)
     plan = plan_of_what_runs(session, found, recipe, now, to="verified")
     began = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -182,11 +170,6 @@ async def _ask(
     repeats: int,
     keep: Callable[[GateResult], object],
 ) -> None:
-    from servicekit.engines import engine
-    from servicekit.lab.verify.binding import vram
-    from servicekit.lab.verify.gates import GATES
-    from servicekit.lab.verify.runner import run
-
     async with client_of(session, recipe, now) as client:
         path = engine(recipe.engine).pool_path
         # SGLang's tells its API key, and nothing that is wanted here.
@@ -203,12 +186,6 @@ def _subject(
     told: Mapping[str, Any],
     repeats: int,
 ) -> ServedModel:
-    from servicekit.engines import engine
-    from servicekit.engines.commandline import given
-    from servicekit.lab.verify.gate import ServedModel
-    from servicekit.lab.verify.record import read, twin_of
-    from servicekit.profiles.rules import kv_below_fp8
-
     adapter = engine(recipe.engine)
     context = now.context.get("effective") or recipe.context.requested
     below = kv_below_fp8(recipe)

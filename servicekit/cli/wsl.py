@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine, Iterable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from servicekit.cli.output import note
+from servicekit.doctor.wsl import conf, wanted
+from servicekit.doctor.wsl.rendering import Rendered, render_conf, render_task, steps
+from servicekit.doctor.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
+from servicekit.doctor.wsl.wanted import ALL
+from servicekit.errors import UserError
+from servicekit.text import did_you_mean, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
-    from typing import Any
-
-    from servicekit.doctor.wsl.rendering import Rendered
     from servicekit.doctor.wsl.windows import Windows
 
 app = typer.Typer(
@@ -76,8 +79,6 @@ def render(
     stay, and a task for Windows that starts the distribution at logon. Neither Windows nor /etc is
     touched: what puts the files in place is printed.
     """
-    from servicekit.doctor.wsl import wanted
-    from servicekit.doctor.wsl.rendering import render_conf, render_task, steps
     from servicekit.doctor.wsl.windows import WSL_CONF, windows, windows_path
 
     kept = _kept(keep or ())
@@ -101,10 +102,6 @@ def render(
 
 def _kept(keys: Iterable[str]) -> set[str]:
     """Take keys that are to stay as they are, in lower case."""
-    from servicekit.doctor.wsl.wanted import ALL
-    from servicekit.errors import UserError
-    from servicekit.text import did_you_mean, shown
-
     known = {wanted.key.name.lower(): wanted.key.name for wanted in ALL}
     for key in keys:
         if key.lower() not in known:
@@ -114,15 +111,11 @@ def _kept(keys: Iterable[str]) -> set[str]:
 
 
 def _settings(own_conf: bytes) -> Any:  # noqa: ANN401 - typer evaluates annotations here
-    from servicekit.doctor.wsl import conf
-
     return conf.read(conf.decode(own_conf)[0])
 
 
 def _read(file: Path, *, must: bool) -> bytes:
     """Read one of the two files; it need not be there, unless it was named."""
-    from servicekit.errors import UserError
-
     try:
         return file.read_bytes()
     except OSError as error:
@@ -133,7 +126,6 @@ def _read(file: Path, *, must: bool) -> bytes:
 
 
 def _home(host: Windows) -> Path:
-    from servicekit.errors import UserError
     from servicekit.host.bounded import NoReplyError
 
     try:
@@ -149,7 +141,6 @@ def _distribution() -> Coroutine[Any, Any, str]:
 
 
 def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
-    from servicekit.errors import UserError
     from servicekit.host.bounded import NoReplyError
 
     try:
@@ -160,8 +151,6 @@ def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
 
 def _client(host: Windows) -> str:
     """Choose WSL's client for the task: the one without a window, where Windows has it."""
-    from servicekit.doctor.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
-
     if host.drive.is_dir() and not host.has_client_without_window():
         note("this WSL has no wslg.exe: the task will show a console window")
         return WITH_WINDOW
@@ -182,8 +171,6 @@ def _tell_changes(file: Rendered) -> None:
 
 def _write(out: Path, files: Iterable[Rendered], *, force: bool) -> None:
     """Write the files into `out`, all or, where one is in the way, none."""
-    from servicekit.errors import UserError
-
     files = tuple(files)
     try:
         out.mkdir(parents=True, exist_ok=True)
