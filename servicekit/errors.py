@@ -53,6 +53,17 @@ class ProfileError(UserError):
         super().__init__(lines, code=ExitCode.CONFIG)
 
 
+def reason(error: OSError) -> str:
+    """What the system calls an error, in lower case, as it ends a message of ours."""
+    return (error.strerror or type(error).__name__).lower()
+
+
+def refused(message: str, error: OSError) -> UserError:
+    """An error of the system as one of ours; one of missing rights names what has them."""
+    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
+    return UserError(f"{message}: {reason(error)}", hint=hint)
+
+
 class NotAllowedError(UserError):
     """A profile that exists but is not on the allowlist, or does not exist at all."""
 

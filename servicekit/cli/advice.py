@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,9 +14,6 @@ from servicekit.cli.refusals import report_of
 from servicekit.models.memory.outcome import Fit
 from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.units import parse_size
-
-if TYPE_CHECKING:
-    pass
 
 
 def check(

@@ -13,7 +13,7 @@ import typer
 from servicekit.cli.options import ForUser, PlanFile, ProfileName, session_of
 from servicekit.cli.output import note
 from servicekit.cli.session import Session
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.managers import Seen
 from servicekit.service.installed import read_plan
 from servicekit.watchdog.status import Status, status_of
@@ -113,5 +113,4 @@ def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
     try:
         os.execve(command[0], command, environment)  # noqa: S606 - no shell is the point
     except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(f'alert_command "{command[0]}" cannot be run: {reason}') from None
+        raise UserError(f'alert_command "{command[0]}" cannot be run: {reason(error)}') from None

@@ -19,7 +19,8 @@ from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_th
 from servicekit.cli.session import Installed, Session
 from servicekit.cli.verification import verification_status_of
 from servicekit.engines import engine
-from servicekit.errors import UserError
+from servicekit.errors import UserError, refused
+from servicekit.lab.bench import store
 from servicekit.lab.bench.cases import Planned
 from servicekit.lab.bench.figures import FIGURES, summary
 from servicekit.lab.bench.formatting import with_unit
@@ -34,7 +35,6 @@ from servicekit.lab.bench.result import (
     Sample,
 )
 from servicekit.lab.bench.runner import SuiteRunner, case_of
-from servicekit.lab.bench.store import prepare, texts
 from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits, load, names, planned, unmatched
 from servicekit.lab.verify.binding import fingerprint
 from servicekit.lab.verify.chat import ChatRequest
@@ -56,34 +56,36 @@ PROMPT_WEIGHT: Final = 0.05
 
 
 def _suites(incomplete: str) -> list[str]:
-    """Names of suites, for the shell's completion."""
     return [name for name in names() if name.startswith(incomplete)]
+
+
+SuiteName = Annotated[
+    str,
+    typer.Option(
+        "--suite",
+        metavar="NAME",
+        help="Suite to run, or path of a suite file.",
+        autocompletion=_suites,
+    ),
+]
+Overrule = Annotated[
+    bool,
+    typer.Option(
+        "--anyway",
+        help="Measure a profile that is not verified, or not under the suite's conditions; "
+        "the result is marked.",
+    ),
+]
+Every = Annotated[bool, typer.Option("--list", help="List the stored runs; measure nothing.")]
 
 
 def bench(
     ctx: typer.Context,
     profile: OneProfile = None,
     *,
-    suite: Annotated[
-        str,
-        typer.Option(
-            "--suite",
-            metavar="NAME",
-            help="Suite to run, or path of a suite file.",
-            autocompletion=_suites,
-        ),
-    ] = "small",
-    anyway: Annotated[
-        bool,
-        typer.Option(
-            "--anyway",
-            help="Measure a profile that is not verified, or not under the suite's conditions; "
-            "the result is marked.",
-        ),
-    ] = False,
-    every: Annotated[
-        bool, typer.Option("--list", help="List the stored runs; measure nothing.")
-    ] = False,
+    suite: SuiteName = "small",
+    anyway: Overrule = False,
+    every: Every = False,
     json: AsJson = False,
     user: ForUser = False,
 ) -> None:
@@ -134,7 +136,7 @@ class _Run:
     """One run: what it is to be, what it became."""
 
     def __init__(self, session: Session, profile: str, suite: str) -> None:
-        self._mine = session
+        self._session = session
         self._loaded: LoadedSuite = load(suite)
         session.manifest(profile)  # what is not installed is said to be so, before all else
         self._recipe: Profile = session.profile(profile)
@@ -159,7 +161,7 @@ class _Run:
         """Refuse what is not verified, or not as the suite wants it, before anything is started."""
         name = self._recipe.name
         self._refuse_unmatched(anyway=anyway)
-        status = self._verification = verification_status_of(self._mine, name)
+        status = self._verification = verification_status_of(self._session, name)
         if not status.verified and not anyway:
             raise UserError(
                 f'cannot measure "{name}": {status.text}',
@@ -168,7 +170,7 @@ class _Run:
 
     def refuse_running(self, found: Installed, now: Status, *, anyway: bool) -> None:
         """Refuse what runs otherwise than the profile says, or holds less than the suite wants."""
-        self._plan = plan_of_what_runs(self._mine, found, self._recipe, now, to="measured")
+        self._plan = plan_of_what_runs(self._session, found, self._recipe, now, to="measured")
         self._setting = self._setting_of(now.context.get("effective"))
         self._refuse_unmatched(anyway=anyway)
 
@@ -183,9 +185,9 @@ class _Run:
 
     def prepare(self) -> None:
         """Refuse at once, and not after an hour, where nothing could be kept."""
-        states = Path(self._mine.places.state)
+        states = Path(self._session.places.state)
         try:
-            prepare(states, self._recipe.name)
+            store.prepare(states, self._recipe.name)
         except OSError as error:
             raise _unkept(states, error) from None
 
@@ -255,7 +257,7 @@ class _Run:
     def _reasons(self, before: Status) -> tuple[str, ...]:
         """Say why the service was degraded before or after, and whether it is still the same."""
         try:
-            after = self._mine.look(self._mine.installed(before.profile))
+            after = self._session.look(self._session.installed(before.profile))
         except (OSError, UserError):  # nothing that was measured is lost by that
             return (*map(str, before.reasons), UNSEEN)
         reasons = [*before.reasons, *after.reasons]
@@ -265,7 +267,7 @@ class _Run:
 
     async def _ask(self, now: Status, cases: Sequence[Planned], keeper: _Keeper) -> None:
         adapter = engine(self._recipe.engine)
-        async with client_of(self._mine, self._recipe, now) as client:
+        async with client_of(self._session, self._recipe, now) as client:
             # A service is measured when it has answered, and has compiled what an answer takes.
             reply = await client.ask(ChatRequest(adapter.completion_request(self._recipe)))
             if reply.broken:
@@ -282,15 +284,13 @@ class _Run:
 
     def _keep(self, result: BenchResult) -> UserError | None:
         """Store it; give the error where that cannot be, since the result is worth telling."""
-        from servicekit.lab.bench.store import names, write
-
-        states = Path(self._mine.places.state)
+        states = Path(self._session.places.state)
         try:
-            file = write(states, result)
+            file = store.write(states, result)
         except OSError as error:
             return _unkept(states, error)
         note(f"written to {file}")
-        newest = max(name for name in names(states) if f"-{result.profile}-" in name)
+        newest = max(name for name in store.names(states) if f"-{result.profile}-" in name)
         if newest > result.name:
             warn(
                 f'the clock was set back since "{newest}": `servicekit compare` takes that for the '
@@ -300,9 +300,7 @@ class _Run:
 
 
 def _unkept(states: Path, error: OSError) -> UserError:
-    reason = (error.strerror or "").lower()
-    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    return UserError(f'cannot write the result below "{states}": {reason}', hint=hint)
+    return refused(f'cannot write the result below "{states}"', error)
 
 
 class _Keeper:
@@ -318,11 +316,9 @@ class _Keeper:
         self._began = self._told = time.monotonic()
 
     def begins(self, planned: Planned) -> None:
-        """See `runner.Listener`."""
         self._now, self._samples = planned, []
 
     def measured(self, sample: Sample) -> None:
-        """See `runner.Listener`."""
         if self._now is None:
             return
         self._samples.append(sample)
@@ -331,7 +327,6 @@ class _Keeper:
             self._tell(f"{len(self._samples)} of {self._now.data.requests} requests")
 
     def ended(self, case: Case) -> None:
-        """See `runner.Listener`."""
         said = [
             f"{figure.label} {with_unit(found.median, figure.unit)}"
             for figure in FIGURES
@@ -366,7 +361,7 @@ def _weight(planned: Planned) -> float:
 def _list(session: Session, profile: str | None, *, json: bool) -> None:
     """List what is kept, the oldest first."""
     found: list[BenchResult] = []
-    for name, text in texts(Path(session.places.state)).items():
+    for name, text in store.texts(Path(session.places.state)).items():
         try:
             result = BenchResult.parse(text, where=name)
         except ResultError as error:

@@ -16,7 +16,7 @@ import typer
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.output import as_json, note, paint, table
 from servicekit.cli.session import Session
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.host.files import replace
 from servicekit.lab.bench.formatting import percent, spread, worst
 from servicekit.lab.bench.store import names
@@ -162,8 +162,7 @@ def _write(path: Path, text: str) -> None:
             raise UserError(f'"{path}" is no file that a report could replace')
         replace(target, text)
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise UserError(f'the report cannot be written to "{path}": {reason}') from None
+        raise UserError(f'the report cannot be written to "{path}": {reason(error)}') from None
 
 
 def _resolved(path: Path) -> Path:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from servicekit.cli import refusals
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note, ours, paint
 from servicekit.cli.session import Installed, Session
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.install.rootfs import Tree
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals
@@ -119,7 +118,7 @@ def order(session: Session, found: Installed, *, again: bool = False) -> None:
     try:
         order_reset(Path(session.places.reset(profile)))
     except OSError as error:
-        note(f"cannot reset the restart count: {(error.strerror or '').lower()}")
+        note(f"cannot reset the restart count: {reason(error)}")
     if found.manager.name is ManagerName.SUPERVISOR:
         _make_directories(session, found)
         _tell_rivals(session, found)
@@ -146,6 +145,8 @@ def refuse_start(
     """Refuse to start what cannot run, before anything is stopped; `known` errors are no reason."""
     recipe = _recipe(session, found.manifest.profile)
     if recipe is not None and session.settings_error() is None:
+        from servicekit.cli import refusals
+
         refusals.refuse_start(session, found, recipe, anyway=anyway, known=known)
 
 
@@ -273,7 +274,7 @@ def conclude(now: Status, passed: float) -> None:
 def _progress(profile: str, expected: float | None) -> Iterator[Callable[[Status], None]]:
     """Show a start: one moving line on a terminal, a line per news elsewhere."""
     if not sys.stdout.isatty():
-        yield _Lines(profile, expected).show
+        yield _StartLines(profile, expected).show
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -298,7 +299,7 @@ def _left(expected: float, passed: float) -> str:
     return f"longer than the usual {duration(expected)}"
 
 
-class _Lines:
+class _StartLines:
     """A start on what is no terminal: one line whenever there is news."""
 
     def __init__(self, profile: str, expected: float | None) -> None:

@@ -20,7 +20,7 @@ from servicekit.diagnosis.signatures import FILES
 from servicekit.diagnosis.verdict import Diagnosis, render_text
 from servicekit.diagnosis.verdict import as_json as in_json
 from servicekit.diagnosis.verdict import diagnose as conclude
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.managers import LogQuery
 from servicekit.managers.logstream import log_of
 from servicekit.profiles.model import Profile
@@ -103,8 +103,7 @@ def _pieces(files: Iterable[str]) -> Iterator[bytes]:
                     yield rest
                     rest = stream.read(READ_SIZE)
             except OSError as error:
-                reason = (error.strerror or "").lower()
-                raise UserError(f'log "{name}" cannot be read: {reason}') from None
+                raise UserError(f'log "{name}" cannot be read: {reason(error)}') from None
         yield b"\n"
 
 

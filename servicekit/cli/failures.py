@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from servicekit.cli.output import complain, drop, ours
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.text import printable
 
 if TYPE_CHECKING:
@@ -42,9 +42,8 @@ def failures() -> Iterator[None]:
 
 def _refusal(error: OSError) -> str:
     """Describe an error of the system that no verb described better."""
-    reason = (error.strerror or type(error).__name__).lower()
     if error.filename is not None:
-        return f'"{error.filename}" cannot be used: {reason}'
+        return f'"{error.filename}" cannot be used: {reason(error)}'
     if isinstance(error, FileNotFoundError):
         return "the current directory is gone; change to one that exists"
-    return f"the output cannot be written: {reason}"
+    return f"the output cannot be written: {reason(error)}"

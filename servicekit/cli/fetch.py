@@ -17,7 +17,7 @@ from servicekit.cli.orders import order_of
 from servicekit.cli.output import as_json, duration, note, ours, warn
 from servicekit.cli.session import Session
 from servicekit.cli.transfer import Display, display
-from servicekit.errors import UserError
+from servicekit.errors import UserError, refused
 from servicekit.install.installation import propose
 from servicekit.install.installer import ensure_account
 from servicekit.install.rootfs import Tree
@@ -71,10 +71,8 @@ def fetch(
             note(f"the files so far are kept: `servicekit fetch {profile}` resumes")
         raise
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
         where = f'"{error.filename}"' if error.filename else "a file of the cache"
-        raise UserError(f"{where} cannot be read: {reason}", hint=hint) from None
+        raise refused(f"{where} cannot be read", error) from None
     if result.fetched and recipe.revision is None:
         _note_of_pin(result.after[0])
     if json:

@@ -6,10 +6,12 @@ import os
 from typing import TYPE_CHECKING
 
 from servicekit.cli.output import note, ours
+from servicekit.errors import UserError
+from servicekit.profiles.sources import differ
+from servicekit.service.installed import InstalledPlan, denied
 
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
-    from servicekit.service.installed import InstalledPlan
 
 
 def outdated(session: Session, name: str) -> str:
@@ -17,10 +19,6 @@ def outdated(session: Session, name: str) -> str:
 
     Nothing is parsed while no file has changed, so that a verb that only looks stays quick.
     """
-    from servicekit.errors import UserError
-    from servicekit.profiles.sources import differ
-    from servicekit.service.installed import denied
-
     try:
         plan = session.installed_plan(name)
     except UserError as error:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +12,7 @@ from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, duration, local, note, table
 from servicekit.watchdog import history as past
 from servicekit.watchdog import ledger
+from servicekit.watchdog.ledger import Record
 
 
 def history(
@@ -38,34 +40,35 @@ def history(
         if not json:
             note(f'"{profile}" has not run yet')
     if json:
-        as_json(
-            [
-                {
-                    "at": record.at.isoformat(timespec="milliseconds"),
-                    "boot_id": record.boot_id,
-                    "run": record.run,
-                    "kind": record.kind.value,
-                    **record.fields,
-                }
-                for record in records
-            ]
+        as_json([_entry(record) for record in records])
+    else:
+        _show(records, lines)
+
+
+def _entry(record: Record) -> dict[str, Any]:
+    return {
+        "at": record.at.isoformat(timespec="milliseconds"),
+        "boot_id": record.boot_id,
+        "run": record.run,
+        "kind": record.kind.value,
+        **record.fields,
+    }
+
+
+def _show(records: Sequence[Record], lines: int) -> None:
+    runs = [
+        (
+            local(run.began),
+            duration((run.ended - run.began).total_seconds()) if run.ended else "-",
+            duration(run.ready_seconds) or "-",
+            "-" if run.code is None else str(run.code),
+            run.cause.value if run.cause else "",
+            run.sentence,
         )
-        return
-    rows = []
-    for run in past.runs(records)[-lines:]:
-        lasted = duration((run.ended - run.began).total_seconds()) if run.ended else "-"
-        rows.append(
-            (
-                local(run.began),
-                lasted,
-                duration(run.ready_seconds) or "-",
-                "-" if run.code is None else str(run.code),
-                run.cause.value if run.cause else "",
-                run.sentence,
-            )
-        )
-    if rows:
-        table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), rows, whole=True)
+        for run in past.runs(records)[-lines:]
+    ]
+    if runs:
+        table(("BEGAN", "LASTED", "READY AFTER", "EXIT", "CAUSE", "WHY"), runs, whole=True)
     phases = [
         (phase.name, duration(phase.seconds), duration(phase.usual) or "-", "slow" * phase.slow)
         for phase in past.phase_times(records)

@@ -21,6 +21,7 @@ from servicekit.doctor.services import LINGER_FAULT
 from servicekit.errors import UserError
 from servicekit.install.changes import Change
 from servicekit.install.installation import Order, look_around, propose, purge_remains
+from servicekit.install.installation import uninstall as remove_service
 from servicekit.install.installer import Proposal, profile_id, removal
 from servicekit.install.installer import install as carry_out
 from servicekit.install.present import manifests
@@ -257,8 +258,6 @@ def uninstall(
 def _uninstall(
     session: Session, tree: Tree, profile: str, *, dry_run: bool, purge: bool, force: bool
 ) -> None:
-    from servicekit.install.installation import uninstall as carry_out
-
     if purge and not dry_run and profile not in manifests(tree, session.places):
         with turn(tree, session.places) as held:
             if purge_remains(profile, held):
@@ -272,7 +271,7 @@ def _uninstall(
     with turn(tree, session.places) as held:
         _tell_undone(held, manager)
         _warn_of_containers(manager)
-        made = carry_out(
+        made = remove_service(
             profile,
             held,
             manager,

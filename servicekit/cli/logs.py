@@ -11,7 +11,7 @@ import typer
 from servicekit.cli.options import ForUser, ProfileName, session_of
 from servicekit.cli.output import note
 from servicekit.diagnosis.causes import Cause
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.managers import LogQuery, Manager
 from servicekit.managers.logstream import log_of, shown
 from servicekit.profiles.vocabulary import ManagerName
@@ -101,8 +101,7 @@ def show(manager: Manager, unit: str, query: LogQuery) -> None:
     try:
         os.execvp(command[0], command)  # noqa: S606 - becomes it: its paging, its ^C, its exit code
     except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
+        raise UserError(f'"{command[0]}" cannot be run: {reason(error)}') from None
 
 
 def _pick(manager: Manager, unit: str, query: LogQuery) -> None:

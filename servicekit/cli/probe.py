@@ -6,6 +6,7 @@ import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from servicekit.errors import UserError
 from servicekit.text import printable
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ class Health(NamedTuple):
 
 def probe(session: Session, profile: str, question: Question) -> int:
     """Print in one line whether a service is healthy; give the exit code."""
-    from servicekit.errors import UserError
-
     try:
         health = _health(session, profile, question)
     except UserError as error:

@@ -13,7 +13,7 @@ from servicekit.cli.options import AsJson, ForManager, ForUser, ProfileName, ses
 from servicekit.cli.orders import order_of
 from servicekit.cli.output import as_json, note, ours, table, warn
 from servicekit.cli.verification import verification_status_of
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.install.installation import look_around
 from servicekit.install.rootfs import Tree
 from servicekit.profiles.model import Profile
@@ -138,8 +138,7 @@ def _write(out: Path, files: Iterable[Artifact]) -> None:
             tree.stage(file.path, file.text.encode(), file.mode)
             typer.echo(out / file.path.relative_to("/"))
     except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(f'cannot write "{error.filename}": {reason}') from None
+        raise UserError(f'cannot write "{error.filename}": {reason(error)}') from None
 
 
 def schema() -> None:

@@ -13,7 +13,7 @@ from servicekit.cli.options import ForUser, ProfileName, session_of
 from servicekit.cli.orders import order_of
 from servicekit.cli.output import note, table
 from servicekit.cli.session import Session
-from servicekit.errors import UserError
+from servicekit.errors import UserError, refused
 from servicekit.install.rootfs import Tree
 from servicekit.profiles.model import Profile
 from servicekit.profiles.vocabulary import ManagerName
@@ -67,7 +67,7 @@ def set_secret(
         tree.move(new, place)
         tree.sync(place.parent)
     except OSError as error:
-        raise _refusal(error) from None
+        raise refused(f'cannot write "{error.filename}"', error) from None
     typer.echo(f"{variable} of {profile} is stored; a start or restart uses it")
 
 
@@ -97,7 +97,7 @@ def remove_secret(
         for directory in (place.parent, place.parent.parent):
             tree.delete_directory(directory)
     except OSError as error:
-        raise _refusal(error) from None
+        raise refused(f'cannot write "{error.filename}"', error) from None
     typer.echo(f"{variable} of {profile} is removed")
 
 
@@ -119,9 +119,3 @@ def _owner(session: Session, profile: Profile, tree: Tree) -> tuple[int, int] | 
         return None
     account = order_of(session, profile, tree, manager=manager).user
     return None if account is None else tree.account(account)
-
-
-def _refusal(error: OSError) -> Exception:
-    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    reason = (error.strerror or "").lower()
-    return UserError(f'cannot write "{error.filename}": {reason}', hint=hint)

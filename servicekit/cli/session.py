@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.cli.output import speak_of
+from servicekit.errors import ExitCode, UserError
+from servicekit.places import Scope
 
 if TYPE_CHECKING:
     from servicekit.cli.quick import Quick
-    from servicekit.errors import UserError
     from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager, Seen
-    from servicekit.places import Places, Scope
+    from servicekit.places import Places
     from servicekit.profiles.catalog import Catalog
     from servicekit.profiles.model import Profile
     from servicekit.profiles.settings import Settings
@@ -38,7 +39,6 @@ class Installed(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Name of its service."""
         return f"servicekit-{self.manifest.profile}"
 
 
@@ -57,14 +57,10 @@ class Session:
 
     @property
     def scope(self) -> Scope:
-        """Whose services are meant."""
-        from servicekit.places import Scope
-
         return Scope.USER if self._user else Scope.SYSTEM
 
     @cached_property
     def settings(self) -> Settings:
-        """Settings, from the file and the environment."""
         from servicekit.profiles.settings import load_settings
 
         return load_settings(self._config, os.environ, scope=self.scope)
@@ -84,12 +80,10 @@ class Session:
 
     @property
     def places(self) -> Places:
-        """Where everything is."""
         return self._quick.places
 
     @cached_property
     def catalog(self) -> Catalog:
-        """The profiles."""
         from servicekit.profiles.catalog import Catalog
 
         return Catalog(self.settings, self.places)
@@ -100,18 +94,16 @@ class Session:
 
     def settings_error(self) -> UserError | None:
         """Why the settings are refused; what is installed starts all the same."""
-        from servicekit.errors import UserError as Refused
         from servicekit.profiles.settings import load_settings
 
         try:
             load_settings(self._config, os.environ, scope=self.scope)
-        except Refused as error:
+        except UserError as error:
             return error
         return None
 
     def sources(self, name: str) -> dict[str, str | None]:
         """The files that decide on profile `name`, with their hashes."""
-        from servicekit.errors import UserError
         from servicekit.profiles.sources import digests
 
         try:
@@ -128,8 +120,6 @@ class Session:
 
     def installed_profile(self, name: str) -> Profile:
         """The profile `name` as it is installed, and as it is now where it is not installed."""
-        from servicekit.errors import ExitCode, UserError
-
         plan = self.installed_plan(name)
         if plan is None:
             return self.profile(name)
@@ -151,18 +141,17 @@ class Session:
         self._quick = Quick(plan.places, "auto", "")
 
     def manifests(self) -> dict[str, Manifest]:
-        """What is installed."""
-        from servicekit.install.present import manifests
-        from servicekit.install.rootfs import Tree
-
-        return manifests(Tree(), self.places)
+        return self._read(self.places)
 
     def tunnels(self) -> dict[str, Manifest]:
-        """The tunnels that are installed, as `manifests` tells of profiles."""
+        return self._read(self.places.for_tunnels)
+
+    @staticmethod
+    def _read(places: Places) -> dict[str, Manifest]:
         from servicekit.install.present import manifests
         from servicekit.install.rootfs import Tree
 
-        return manifests(Tree(), self.places.for_tunnels)
+        return manifests(Tree(), places)
 
     def manager(self, name: str | None = None) -> Manager:
         """The manager called `name`, else the one of the settings, else the one that runs."""
@@ -179,8 +168,6 @@ class Session:
 
     def manifest(self, profile: str) -> Manifest:
         """What the install of `profile` left; raises `UserError` where it is not installed."""
-        from servicekit.errors import UserError
-
         found = self.manifests().get(profile)
         if found is None:
             # A wrong name is said to be one, before it is said not to be installed.
@@ -197,7 +184,6 @@ class Session:
         return Installed(manifest, self.manager(manifest.manager))
 
     def look(self, found: Installed) -> Status:
-        """See how one service is."""
         from servicekit.watchdog.status import status_of
 
         seen = found.manager.look([found.unit])[found.unit]
@@ -213,8 +199,6 @@ class Session:
 
     def _seen(self, profile: str) -> Seen | None:
         """What the manager of an installed profile says of it; `None` where it cannot be asked."""
-        from servicekit.errors import UserError
-
         try:
             found = self.installed(profile)
             return found.manager.look([found.unit])[found.unit]
@@ -223,7 +207,6 @@ class Session:
 
     def stop_limit(self, profile: str) -> float:
         """Seconds that a stop of `profile` may take before it is given up."""
-        from servicekit.errors import UserError
         from servicekit.service.unit import stop_seconds
 
         try:
@@ -235,7 +218,6 @@ class Session:
 
     def manager_name(self, name: str | None) -> ManagerName:
         """Which manager files are made for: the one that runs, systemd where none does."""
-        from servicekit.errors import UserError
         from servicekit.profiles.vocabulary import ManagerName
 
         if name is not None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from servicekit.cli.freshness import outdated
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
+from servicekit.cli.session import Session
+from servicekit.errors import UserError
+from servicekit.install.manifest import Manifest
+from servicekit.install.present import drifted
+from servicekit.install.rootfs import Tree
+from servicekit.managers import Seen
 from servicekit.text import printable
-
-if TYPE_CHECKING:
-    from servicekit.cli.session import Session
-    from servicekit.install.manifest import Manifest
-    from servicekit.managers import Seen
-    from servicekit.watchdog.status import Status
+from servicekit.watchdog.status import Status, status_of
 
 
 def status(session: Session, profile: str | None, *, json: bool) -> None:
-    """Show how the installed services are, or one in full."""
     if profile is not None:
         from servicekit.cli.verification import verification_status_of
 
@@ -40,12 +40,6 @@ def status(session: Session, profile: str | None, *, json: bool) -> None:
 
 def look(session: Session, installed: list[Manifest]) -> list[Status]:
     """See how each of `installed` is, asking each manager once."""
-    from dataclasses import replace
-
-    from servicekit.install.present import drifted
-    from servicekit.install.rootfs import Tree
-    from servicekit.watchdog.status import status_of
-
     said: dict[str, Seen] = {}
     for name in sorted({manifest.manager for manifest in installed}):
         said |= _ask(session, name, [m.profile for m in installed if m.manager == name])
@@ -62,8 +56,6 @@ def look(session: Session, installed: list[Manifest]) -> list[Status]:
 
 
 def _ask(session: Session, manager: str, profiles: list[str]) -> dict[str, Seen]:
-    from servicekit.errors import UserError
-
     try:
         seen = session.manager(manager).look([f"servicekit-{profile}" for profile in profiles])
     except UserError as error:

@@ -45,7 +45,7 @@ class Display(Protocol):
 def display() -> Iterator[Display]:
     """Show a transfer on standard error, beside the result."""
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _TransferLines()
         return
     from rich.console import Console
     from rich.progress import (
@@ -106,7 +106,7 @@ def _tail(name: str) -> str:
     )
 
 
-class _Lines:
+class _TransferLines:
     """A line for each stage and each file that is fetched, and one every few seconds."""
 
     def __init__(self) -> None:

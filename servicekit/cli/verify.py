@@ -19,7 +19,7 @@ from servicekit.cli.served import client_of, plan_of_what_runs, served, tells_th
 from servicekit.cli.session import Installed, Session
 from servicekit.engines import engine
 from servicekit.engines.commandline import given
-from servicekit.errors import UserError
+from servicekit.errors import UserError, refused
 from servicekit.lab.verify.binding import fingerprint, vram
 from servicekit.lab.verify.gate import GateResult, ServedModel
 from servicekit.lab.verify.gates import GATES
@@ -128,9 +128,7 @@ def _tell_another_run(session: Session, found: Installed, before: Status) -> Non
 
 
 def _unkept(state: Path, error: OSError) -> UserError:
-    reason = (error.strerror or "").lower()
-    hint = "run it as root, or with --user" if isinstance(error, PermissionError) else ""
-    return UserError(f'cannot write the verification below "{state}": {reason}', hint=hint)
+    return refused(f'cannot write the verification below "{state}"', error)
 
 
 def _verified(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from servicekit.cli.session import Session
 from servicekit.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from servicekit.cli.session import Session
-    from servicekit.service.installed import InstalledPlan
+from servicekit.managers import SERVER_URL
+from servicekit.managers.alarm import alarm
+from servicekit.service.installed import InstalledPlan, denied, of_profile, read_plan, tuned
 
 
 def watch(session: Session, profile: str, plan: Path | None) -> int:
     """Run an engine under its watchdog; give the exit code for the manager."""
-    from servicekit.managers.alarm import alarm
-
     named = () if plan is None else ("--plan", str(plan))
     command: tuple[str, ...] = ()
     try:
@@ -33,8 +29,6 @@ def watch(session: Session, profile: str, plan: Path | None) -> int:
 
 
 def _watch(plan: InstalledPlan) -> ExitCode:
-    from servicekit.managers import SERVER_URL
-    from servicekit.service.installed import denied, tuned
     from servicekit.watchdog.daemon import watch as run
 
     if denied(plan, os.environ):
@@ -76,8 +70,6 @@ def _refuse_root(plan: InstalledPlan) -> None:
 
 def _installed(session: Session, name: str, file: Path | None) -> InstalledPlan:
     """Read the installed plan; make one of the profile where 0.1.0 installed it without."""
-    from servicekit.service.installed import read_plan
-
     plan = session.installed_plan(name) if file is None else read_plan(file, name)
     if plan is not None:
         return plan
@@ -87,6 +79,4 @@ def _installed(session: Session, name: str, file: Path | None) -> InstalledPlan:
             hint=f"run `servicekit install {name}`",
             code=ExitCode.CONFIG,
         )
-    from servicekit.service.installed import of_profile
-
     return of_profile(session.profile(name), session.places, session.own_command())

@@ -15,7 +15,7 @@ from servicekit.doctor.wsl import conf, wanted
 from servicekit.doctor.wsl.rendering import Rendered, render_conf, render_task, steps
 from servicekit.doctor.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
 from servicekit.doctor.wsl.wanted import ALL
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.text import did_you_mean, shown
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ def _read(file: Path, *, must: bool) -> bytes:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not must:
             return b""
-        reason = (error.strerror or "").lower()
-        raise UserError(f'"{file}" cannot be read: {reason}') from None
+        raise UserError(f'"{file}" cannot be read: {reason(error)}') from None
 
 
 def _home(host: Windows) -> Path:
@@ -190,5 +189,4 @@ def _write(out: Path, files: Iterable[Rendered], *, force: bool) -> None:
             (out / file.name).write_bytes(file.data)
             typer.echo(out / file.name)
     except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(f'cannot write "{error.filename}": {reason}') from None
+        raise UserError(f'cannot write "{error.filename}": {reason(error)}') from None
