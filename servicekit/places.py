@@ -70,11 +70,9 @@ class Places:
         return "multi-user.target" if self.scope is Scope.SYSTEM else "default.target"
 
     def manifest(self, profile: str) -> PurePosixPath:
-        """What the profile's install left as its memory."""
         return self.manifests / f"{profile}.json"
 
     def ledger(self, profile: str) -> PurePosixPath:
-        """The profile's history."""
         return self.state / profile / "history.jsonl"
 
     def reset(self, profile: str) -> PurePosixPath:
@@ -82,15 +80,12 @@ class Places:
         return self.state / ".resets" / profile
 
     def state_file(self, profile: str) -> PurePosixPath:
-        """The profile's published state."""
         return self.runtime / profile / "state.json"
 
     def log_file(self, profile: str) -> PurePosixPath:
-        """The profile's log under Supervisor."""
         return self.logs / f"{profile}.log"
 
     def wrapper(self, profile: str) -> PurePosixPath:
-        """The profile's wrapper script."""
         return self.wrappers / profile
 
     def plan(self, profile: str) -> PurePosixPath:
@@ -98,7 +93,6 @@ class Places:
         return self.wrappers / f"{profile}.plan.json"
 
     def secret(self, profile: str, variable: str) -> PurePosixPath:
-        """The file that holds the value of one of the profile's secrets."""
         return self.secrets / profile / variable
 
 

@@ -64,11 +64,6 @@ def sh_default(name: str, value: str) -> str:
     return f'[ -n "${{{name}:-}}" ] || {name}={_sh_literal(value)}'
 
 
-def systemd_word(text: str) -> str:
-    """One argument of `ExecStart=` and similar. For a whole command see `systemd_words`."""
-    return _systemd_quoted(text.replace("$", "$$"))
-
-
 def systemd_words(argv: Sequence[str]) -> str:
     """The command line `argv` for `ExecStart=` and similar; it begins with an absolute path."""
     _require_program(argv)
@@ -80,12 +75,6 @@ def systemd_words(argv: Sequence[str]) -> str:
     # The colon turns variables off. Doubling would not do: in the program systemd undoubles "$" for
     # argv[0], but not for the path that it executes.
     return f":{words}" if "$" in words else words
-
-
-def systemd_environment(name: str, value: str) -> str:
-    """One assignment of an `Environment=` line, where "%" is special and "$" is not."""
-    _require_variable(name)
-    return _systemd_quoted(f"{name}={value}")
 
 
 def systemd_path(path: str) -> str:

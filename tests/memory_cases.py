@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.models.memory import Budget, Recipe, budget, known_geometry
+from servicekit.models.memory.planning import budget
+from servicekit.models.memory.recipe import Recipe
+from servicekit.models.memory.sources import known_geometry
 from servicekit.models.memory.units import GIB
 
 if TYPE_CHECKING:
-    from servicekit.models.memory import Geometry
+    from servicekit.models.memory.geometry import Geometry
+    from servicekit.models.memory.outcome import Budget
 
 NVFP4: Final = "RadixArk/Qwen3.8-27B-NVFP4"
 INFERACT: Final = "Inferact/Qwen3.8-27B-NVFP4"

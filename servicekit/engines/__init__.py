@@ -25,5 +25,4 @@ ENGINES: Final[Mapping[EngineName, Engine]] = {
 
 
 def engine(name: EngineName) -> Engine:
-    """Return the adapter of engine `name`."""
     return ENGINES[name]

@@ -62,7 +62,6 @@ class Engine(ABC):
         """
 
     def words(self, profile: Profile) -> tuple[Word, ...]:
-        """Return the command-line words after the program."""
         return tuple(self.command(profile))
 
     def environment(self, profile: Profile) -> tuple[tuple[str, str], ...]:

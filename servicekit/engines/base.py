@@ -126,5 +126,4 @@ class InstalledEngine:
     """Options listed by the engine's own `--help`."""
 
     def version(self, engine: EngineName) -> str | None:
-        """Version of `engine`; `None` if unknown."""
         return self.packages.get(PACKAGE.get(engine, ""))

@@ -31,7 +31,6 @@ def port(profile: Profile) -> Piece:
 
 
 def compact_json(value: object) -> str:
-    """Return `value` as compact JSON, with non-ASCII text unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 

@@ -52,5 +52,4 @@ class OpenAi(Engine):
 
     @override
     def counters(self, body: str) -> NoReturn:
-        """Raise: there are no counters."""
         raise ShapeError(f"OpenAI's API has no metrics: {shapes.quote(body)}")

@@ -33,12 +33,12 @@ SHA256_DIGITS: Final = 64
 
 
 class Source(Protocol):
-    """Where files come from; `servicekit.hub.Hub` is one."""
+    """Where files come from: the hub, `servicekit.models.hub.Hub`."""
 
     def read(
         self, need: Need, commit: str, file: File, into: BinaryIO, listener: ByteListener
     ) -> None:
-        """See `servicekit.hub.Hub.read`."""
+        """See `Hub.read`."""
 
 
 class ProgressListener(ByteListener, Protocol):
@@ -80,7 +80,6 @@ class FetchState:
         return sum(file.size for file in self.wanting) - self.begun
 
     def completed(self) -> FetchState:
-        """Return the state after `complete`."""
         whole = frozenset(file.digest for file in self.listing.files)
         return replace(self, whole=whole, damaged=frozenset(), begun=0, named=True)
 
@@ -103,7 +102,7 @@ def stand(
     return FetchState(need, repository, listing, frozenset(whole), frozenset(damaged), begun, named)
 
 
-def is_whole(path: Path, file: File, listener: ByteListener) -> bool:
+def is_whole(path: Path, file: File, listener: ByteListener | None = None) -> bool:
     """Whether the file at `path` has the right size and checksum."""
     if path.stat().st_size != file.size:
         return False
@@ -114,12 +113,12 @@ def is_whole(path: Path, file: File, listener: ByteListener) -> bool:
     with os.fdopen(untrusted.open_linked(path), "rb") as stream:
         while chunk := stream.read(CHUNK):
             sums.update(chunk)
-            listener.moved(len(chunk))
+            if listener is not None:
+                listener.moved(len(chunk))
     return sums.hexdigest() == file.digest
 
 
 def free_bytes(path: Path) -> int:
-    """Return the free disk space at `path`, or where it would be created."""
     there = next(each for each in (path, *path.parents) if each.exists())
     return shutil.disk_usage(there).free
 
@@ -166,7 +165,7 @@ def _load(state: FetchState, file: File, source: Source, listener: ProgressListe
             stream.flush()
             os.fsync(stream.fileno())
         listener.checking(file)
-        if is_whole(partial, file, _NoListener()):
+        if is_whole(partial, file):
             partial.replace(repository.blob(file.digest))
             return
         partial.unlink()
@@ -177,16 +176,6 @@ def _load(state: FetchState, file: File, source: Source, listener: ProgressListe
                 hint="run the command again; if that does not help, a proxy between this host and "
                 "the hub changes files",
             )
-
-
-class _NoListener:
-    """Ignores progress that was counted before."""
-
-    def moved(self, size: int) -> None:
-        pass
-
-    def broke_off(self) -> None:
-        pass
 
 
 def _make(path: str, _flags: int) -> int:

@@ -76,15 +76,12 @@ class Repository:
         self.blobs = self.folder / "blobs"
 
     def blob(self, digest: str) -> Path:
-        """The path of the file with this checksum."""
         return self.blobs / digest
 
     def partial(self, digest: str) -> Path:
-        """The path of the same file while it is incomplete."""
         return self.blobs / f"{digest}{PARTIAL}"
 
     def snapshot(self, commit: str) -> Path:
-        """Directory that has the files of `commit` under their names."""
         return self.folder / "snapshots" / commit
 
     def ref(self, revision: str) -> Path:
@@ -118,7 +115,6 @@ class Repository:
         return Listing(commit, tuple(files)) if files else None
 
     def begun(self) -> int:
-        """Bytes of partial files."""
         return sum(path.stat().st_size for path in _walk(self.blobs) if path.suffix == PARTIAL)
 
     def find(self, revision: str, name: str) -> Path | None:

@@ -72,7 +72,6 @@ class Catalog:
         return tuple(sorted(filter(self.allows, self._known())))
 
     def allows(self, name: str) -> bool:
-        """Whether a profile of this name may run."""
         listed = name in _built_in() or name in self._settings.allow
         return listed and name not in self._settings.deny
 
@@ -216,5 +215,4 @@ class Catalog:
 
 @cache
 def _built_in() -> tuple[str, ...]:
-    """Names of the built-in profiles."""
     return data.names("profiles")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def directory(profile: Profile, places: Places, environ: Mapping[str, str]) -> Path:
-    """Return the directory of the files."""
     return Path(environ.get("CREDENTIALS_DIRECTORY") or places.secrets / profile.name)
 
 

@@ -153,7 +153,6 @@ class _Environment(EnvSettingsSource):
 
 
 def variable(key: str) -> str:
-    """Name the variable that overrides the setting `key`."""
     return f"SERVICEKIT_{key.upper()}"
 
 

@@ -122,7 +122,6 @@ def matching(pattern: str, wanted: str) -> Callable[[str], str]:
 
 
 def text(value: str) -> str:
-    """Check a text that may have many lines."""
     if "\0" in value:
         raise ValueError("must not contain a NUL character")
     if _NOT_UTF8.search(value):

@@ -26,10 +26,8 @@ from servicekit.quoting import (
     supervisor_logfile,
     supervisor_value,
     supervisor_words,
-    systemd_environment,
     systemd_path,
     systemd_value,
-    systemd_word,
     systemd_words,
 )
 
@@ -155,8 +153,6 @@ class TestSh:
         for refused in (Reference, lambda name: sh_default(name, "")):
             with pytest.raises(UnquotableError, match="not the name of a variable"):
                 refused(name)
-        with pytest.raises(UnquotableError, match="not the name of a variable"):
-            systemd_environment(name, "")
 
 
 def read_by_supervisor(directory: Path, settings: str) -> ProcessConfig:
@@ -315,34 +311,10 @@ class TestSystemd:
         lines = "".join(f"ExecStart={systemd_words(command)}\n" for command in commands)
         assert said_by_unit(machine, lines) == recorded(commands)
 
-    @batch
-    @given(arguments=st.lists(SYSTEMD_TEXT, max_size=100))
-    def test_systemd_passes_words_of_a_command_that_expands_variables(
-        self, arguments: list[str], machine: Machine
-    ) -> None:
-        """A single word may stand in a command beside words that systemd is to expand."""
-        line = " ".join([f"ExecStart={DUMP} ${{SHOWN}}", *map(systemd_word, arguments)])
-        said = said_by_unit(machine, f"Environment=SHOWN=shown\n{line}\n")
-        assert said == recorded([[DUMP, "shown", *arguments]])
-
     def test_systemd_passes_a_long_argument(self, machine: Machine) -> None:
         """An argument of 125,000 characters, near the kernel's limit for one, arrives."""
         command = [DUMP, LONG]
         assert said_by_unit(machine, f"ExecStart={systemd_words(command)}") == recorded([command])
-
-    @batch
-    @given(values=st.lists(SYSTEMD_TEXT, max_size=50))
-    def test_systemd_sets_every_variable(self, values: list[str], machine: Machine) -> None:
-        """Each variable has its value in the environment of the program."""
-        variables = {f"QUOTED_{number}": value for number, value in enumerate(values)}
-        lines = "".join(
-            f"Environment={systemd_environment(name, value)}\n" for name, value in variables.items()
-        )
-        said = said_by_unit(
-            machine, f"{lines}StandardOutput=file:{SAID}\nExecStart=/bin/cat /proc/self/environ"
-        )
-        found = dict(line.split("=", 1) for line in said.decode().split("\0") if line)
-        assert {name: found.get(name) for name in variables} == variables
 
     @batch
     @given(texts=st.lists(TEXT, min_size=1, max_size=20))
@@ -367,10 +339,9 @@ class TestSystemd:
     def test_a_unit_that_systemctl_could_not_show_is_refused(self) -> None:
         """D-Bus has no noncharacters: `systemctl status` would fail on a unit with one."""
         for quote in (
-            systemd_word,
+            lambda text: systemd_words(["/bin/true", text]),
             systemd_value,
             systemd_path,
-            lambda text: systemd_environment("A", text),
         ):
             with pytest.raises(UnquotableError, match=r"cannot contain U\+1FFFE"):
                 quote("a\U0001fffeb")
@@ -413,10 +384,8 @@ class TestRefusal:
         [
             lambda text: sh_word(("--option=", text)),
             lambda text: sh_default("NAME", text),
-            systemd_word,
             lambda text: systemd_words([f"/bin/{text}"]),
             lambda text: systemd_words(["/bin/true", text]),
-            lambda text: systemd_environment("NAME", text),
             systemd_value,
             systemd_path,
             lambda text: supervisor_words(["/bin/true", text]),

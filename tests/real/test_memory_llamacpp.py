@@ -11,7 +11,9 @@ from threading import Timer
 
 import pytest
 
-from servicekit.models.memory import PartName, Recipe, plan_memory
+from servicekit.models.memory.outcome import PartName
+from servicekit.models.memory.planning import plan_memory
+from servicekit.models.memory.recipe import Recipe
 from servicekit.models.memory.units import GIB, MIB
 
 SERVER = """\

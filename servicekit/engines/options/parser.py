@@ -153,7 +153,6 @@ def _legal(name: str, table: FlagTable) -> LegalValue | None:
 
 
 def release(table: FlagTable) -> str:
-    """Return the release that a table belongs to."""
     if table.engine is EngineName.LLAMACPP:
         return f"llama.cpp b{table.version}"
     return f"{table.engine} {table.version}"
@@ -233,7 +232,6 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def reads(parser: Callable[[str], object], value: str) -> bool:
-    """Whether `parser` takes `value`."""
     try:
         parser(value)
     except ValueError:

@@ -56,7 +56,6 @@ def _rows(case: Case) -> Iterator[tuple[str, ...]]:
 
 
 def _own(figure: Figure, side: EngineSide | None) -> float | None:
-    """Return the engine's own value of a figure."""
     if side is None:
         return None
     own = {TTFT.name: side.ttft, PREFILL.name: side.prefill, DECODE.name: side.decode}

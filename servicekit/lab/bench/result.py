@@ -158,7 +158,6 @@ class Sample(_Stored):
 
     @property
     def sound(self) -> bool:
-        """Whether the sample counts."""
         return not self.fault
 
     @property
@@ -274,7 +273,6 @@ class Case(_Stored):
 
     @property
     def sound(self) -> tuple[Sample, ...]:
-        """Samples that count."""
         return tuple(sample for sample in self.samples if sample.sound)
 
     @property
@@ -408,11 +406,9 @@ class BenchResult(_Stored):
         return f"{time}Z-{self.profile}-{self.suite.name}"
 
     def case(self, name: str) -> Case | None:
-        """The case with this name, if it was measured."""
         return next((case for case in self.cases if case.name == name), None)
 
     def as_text(self) -> str:
-        """The content of the file."""
         return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod

@@ -16,6 +16,7 @@ from servicekit.lab.bench import counters, prompts
 from servicekit.lab.bench.result import Case, Sample
 from servicekit.lab.ruler import LONG, SHORT, Length, Ruler
 from servicekit.lab.verify.chat import ChatRequest
+from servicekit.lab.verify.runner import ChatClient
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,11 +34,8 @@ READS: Final = 20
 SETTLE: Final = 10.0
 
 
-class MeasuredServer(Protocol):
+class MeasuredServer(ChatClient, Protocol):
     """The server under test."""
-
-    async def ask(self, request: ChatRequest) -> ChatReply:
-        """Return the reply, successful or not."""
 
     async def page(self, path: str) -> str:
         """Return the page at `path`; empty if there is none."""

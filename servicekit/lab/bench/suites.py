@@ -52,7 +52,6 @@ class ServiceLimits:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the built-in suites."""
     return data.names("suites")
 
 

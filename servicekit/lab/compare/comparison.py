@@ -36,7 +36,6 @@ class ComparedRun(NamedTuple):
 
     @property
     def engine(self) -> str:
-        """The engine with its version."""
         return f"{self.result.engine} {self.result.fingerprint.engine or '?'}"
 
     @property

@@ -67,12 +67,10 @@ def apparent(figure: Figure, before: Case, now: Case) -> Judgement:
 
 
 def _left_out(figure: Figure, case: Case) -> float:
-    """Part of the requests that have no such figure."""
     return 1 - len(case.values(figure)) / max(1, len(case.samples))
 
 
 def compare(before: Statistics | None, now: Statistics | None, figure: Figure) -> Judgement:
-    """Compare two statistics of `figure`."""
     old = before.median if before else None
     new = now.median if now else None
     change = relative(old, new)

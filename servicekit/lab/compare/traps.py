@@ -44,7 +44,6 @@ class Trap(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The trap's title."""
         return TITLES[self.name]
 
 

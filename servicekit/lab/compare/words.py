@@ -40,12 +40,10 @@ class RunDescription(NamedTuple):
 
 
 def suite_in_words(suite: Suite) -> str:
-    """Return the suite's name, version and the beginning of its hash."""
     return f"{suite.name} version {suite.version} ({suite.hash[:12]})"
 
 
 def run_in_words(run: ComparedRun) -> RunDescription:
-    """Return what a reader must know about a run."""
     result, bound = run.result, run.result.fingerprint
     drafter = f" with {result.drafter}" if result.drafter else ""
     driver = f", driver {bound.driver}" if bound.driver else ""
@@ -63,7 +61,6 @@ def run_in_words(run: ComparedRun) -> RunDescription:
 
 
 def pool_in_words(pools: ContextFigures) -> str:
-    """Return what the KV pool holds, of what the profile requests."""
     holds = "unknown" if pools.physical is None else f"{pools.physical:,} tokens"
     return holds if pools.requested is None else f"{holds}, {pools.requested:,} requested"
 

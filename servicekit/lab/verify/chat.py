@@ -68,7 +68,6 @@ class ChatReply:
 
     @property
     def content(self) -> str:
-        """The visible answer."""
         return self._text("content")
 
     @property
@@ -78,7 +77,6 @@ class ChatReply:
 
     @property
     def finish_reason(self) -> str | None:
-        """The finish reason, `None` if missing."""
         reason = self._choice.get("finish_reason")
         return reason if isinstance(reason, str) else None
 
@@ -93,7 +91,6 @@ class ChatReply:
 
     @property
     def prompt_tokens(self) -> int | None:
-        """Tokens of the prompt, as counted by the engine."""
         return self._usage("prompt_tokens") or None
 
     @property

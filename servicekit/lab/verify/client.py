@@ -82,7 +82,6 @@ class Client:
         self._key = api_key
 
     async def __aenter__(self) -> Self:
-        """Return the client itself."""
         return self
 
     async def __aexit__(
@@ -91,7 +90,6 @@ class Client:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close its connections."""
         await self._http.aclose()
 
     async def properties(self, path: str) -> Mapping[str, Any]:

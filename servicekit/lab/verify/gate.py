@@ -119,7 +119,6 @@ class GateResult:
 
 
 def user_message(content: object) -> dict[str, Any]:
-    """Return a message of the user."""
     return {"role": "user", "content": content}
 
 
@@ -149,7 +148,6 @@ def ask_all(*bodies: Mapping[str, Any], streamed: bool = False) -> Steps[tuple[C
 
 
 def ask(body: Mapping[str, Any], *, streamed: bool = False) -> Steps[ChatReply]:
-    """Send one request."""
     return (yield from ask_all(body, streamed=streamed))[0]
 
 
@@ -163,7 +161,6 @@ def decided(
 
 
 def skipped(reason: str, evidence: Mapping[str, Any] | None = None) -> GateVerdict:
-    """Skip with a reason."""
     return GateVerdict(GateOutcome.SKIP, reason, evidence or {})
 
 

@@ -39,5 +39,4 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def data_url(png: bytes) -> str:
-    """Spell a PNG as the URL that a message can hold."""
     return f"data:image/png;base64,{b64encode(png).decode()}"

@@ -69,12 +69,10 @@ class Verification:
 
     @property
     def complete(self) -> bool:
-        """Whether every gate was run."""
         return len(self.findings) == len(self.gates)
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Names of the gates that failed."""
         return tuple(each.gate for each in self.findings if each.outcome is GateOutcome.FAIL)
 
     @property
@@ -84,7 +82,6 @@ class Verification:
         return next((tokens for tokens in values if type(tokens) is int and tokens > 0), None)
 
     def as_json(self) -> dict[str, Any]:
-        """The content of the file, as JSON types."""
         more = {"format": FORMAT, "complete": self.complete, "longest_measured": self.longest}
         return asdict(self) | more
 

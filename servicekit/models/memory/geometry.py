@@ -224,7 +224,6 @@ class Geometry:
         return tokens * (3 * self.ffn + 6 * self.hidden) * 2
 
     def drafter(self, model: str) -> Drafter | None:
-        """Return the drafter called `model`, if it is one that is known."""
         return next((one for one in self.drafters if one.id == model), None)
 
 

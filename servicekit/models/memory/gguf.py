@@ -203,7 +203,6 @@ def _sizes(
 
 
 def geometry_from_header(header: Header, *, checkpoint: str) -> Geometry:
-    """Make a geometry of a GGUF's header (of all its files, where the model is split)."""
     return _Describer(header, checkpoint).geometry()
 
 

@@ -101,7 +101,6 @@ class Budget:
     notes: tuple[str, ...] = ()
 
     def bytes_of(self, *names: PartName) -> int:
-        """Add up the parts called `names`."""
         return sum(part.bytes for part in self.parts if part.name in names)
 
     @property

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
 from servicekit.models.memory import llamacpp, sglang, vllm
+from servicekit.models.memory.sources import find_geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -64,7 +65,5 @@ def plan_memory(
     `model_path` is where the model lies on this host, where that is known: a directory, a
     `config.json` or a GGUF.
     """
-    from servicekit.models.memory.sources import find_geometry
-
     geometry = find_geometry(recipe.model, model_path)
     return budget(recipe, geometry, gpu_memory_bytes, average_length=average_length)

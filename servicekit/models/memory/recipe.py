@@ -82,7 +82,6 @@ class Recipe:
         return default if value is None or isinstance(value, bool) else str(value)
 
     def flag(self, name: str) -> bool:
-        """Whether the bare option is given."""
         value = self.options.get(name, False)
         return value.lower() not in _OFF if isinstance(value, str) else bool(value)
 
@@ -110,7 +109,6 @@ class Recipe:
 
 
 def recipe_of(profile: Profile, engine_version: str = "") -> Recipe:
-    """Return what a plan needs to know of `profile`."""
     return Recipe(
         engine=profile.engine.value,
         model=profile.model,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.models.memory.outcome import Budget, Fit, Part, PartName
@@ -43,16 +44,12 @@ _VERDICT_COLOURS: Final[Mapping[Fit, int]] = {
 _OVER: Final = "!"
 
 
-def bar(budget: Budget, width: int) -> str:
-    """Draw the parts in `width` characters, each as wide as its share and none narrower than one.
+def _segments(budget: Budget, width: int) -> list[tuple[str, int, PartName | None]]:
+    """Divide a bar of `width` characters among the parts, by size and at least one to each.
 
     Where the parts exceed the memory, the whole bar is what they need, and what is beyond the
     memory is drawn `!`.
     """
-    return "".join(letter * cells for letter, cells, _ in _segments(budget, width))
-
-
-def _segments(budget: Budget, width: int) -> list[tuple[str, int, PartName | None]]:
     shown = [part for part in budget.parts if part.bytes > 0]
     cells = _shares([part.bytes for part in shown], width)
     segments: list[tuple[str, int, PartName | None]] = []
@@ -152,13 +149,8 @@ def _cut(text: str, width: int) -> str:
 def _paint(text: str, name: PartName | None, *, color: bool) -> str:
     if not color:
         return text
-    code = (
-        f"30;{_COLOURS[name]}"
-        if name is not None and _COLOURS[name]
-        else "31"
-        if name is None
-        else "2"
-    )
+    colour = None if name is None else _COLOURS[name]
+    code = {None: "31", 0: "2"}.get(colour, f"30;{colour}")
     return f"\x1b[{code}m{text}\x1b[0m"
 
 
@@ -167,15 +159,7 @@ def budget_json(budget: Budget) -> dict[str, Any]:
     return {
         "title": budget.title,
         "total_bytes": budget.total,
-        "parts": [
-            {
-                "name": part.name.value,
-                "bytes": part.bytes,
-                "detail": part.detail,
-                "estimated": part.estimated,
-            }
-            for part in budget.parts
-        ],
+        "parts": [{**asdict(part), "name": part.name.value} for part in budget.parts],
         "kv_tokens": budget.kv_tokens,
         "slots": budget.slots,
         "concurrency": budget.concurrency,

@@ -111,7 +111,6 @@ class SglangPools:
 
 
 def pools(setting: SglangSettings, fraction: float) -> SglangPools:
-    """Work the pools out under a memory fraction."""
     rest = setting.rest(fraction)
     slots, left = (0, rest) if setting.state is None else _states(setting, rest)
     tokens = max(0, floor(left)) // setting.token

@@ -37,7 +37,6 @@ def _tables() -> tuple[Mapping[str, Any], ...]:
 
 
 def known_checkpoints() -> tuple[str, ...]:
-    """Return the ids of the checkpoints that servicekit has geometry for."""
     return tuple(one["id"] for table in _tables() for one in table["checkpoints"])
 
 

@@ -37,7 +37,6 @@ def parse_size(text: str) -> int:
 
 
 def gib(size: int) -> str:
-    """Format `size` bytes in GiB, to a hundredth."""
     return f"{size / GIB:.2f} GiB"
 
 
@@ -60,5 +59,4 @@ def product(*factors: str) -> str:
 
 
 def ceil_div(dividend: int, divisor: int) -> int:
-    """Divide and round up."""
     return -(-dividend // divisor)

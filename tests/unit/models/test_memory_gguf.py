@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from memory_gguf import QWEN35, Value, gguf
 
 from servicekit.errors import UserError
-from servicekit.models.memory import Geometry, geometry_from_gguf
-from servicekit.models.memory.geometry import parameter_count
+from servicekit.models.memory.geometry import Geometry, parameter_count
 from servicekit.models.memory.gguf import Header, Skipped, geometry_from_header, read_header
 from servicekit.models.memory.llamacpp import state_bytes, token_bytes
+from servicekit.models.memory.sources import geometry_from_gguf
 from servicekit.models.memory.units import MIB
 
 LLAMA: dict[str, Value] = {

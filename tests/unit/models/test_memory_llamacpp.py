@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from memory_cases import DSPARK, NVFP4, geometry_of, plan_of
 
-from servicekit.models.memory import Budget, Fit, Geometry, PartName
-from servicekit.models.memory.geometry import Layout
+from servicekit.models.memory.geometry import Geometry, Layout
 from servicekit.models.memory.llamacpp import CONTEXT
+from servicekit.models.memory.outcome import Budget, Fit, PartName
 from servicekit.models.memory.units import GIB, MIB
 
 SMOLLM2 = Geometry(

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_cases import DFLASH, DSPARK, INFERACT, LLAMA, NVFP4, geometry_of, plan_of
 
-from servicekit.models.memory import Budget, Fit, PartName, budget_json, render_budget
+from servicekit.models.memory.outcome import Budget, Fit, PartName
+from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.sglang import balanced_ratio
 from servicekit.models.memory.units import GIB, MIB
 

@@ -14,9 +14,9 @@ from memory_cases import (
     recipe_of,
 )
 
-from servicekit.models.memory import Fit, PartName
 from servicekit.models.memory.geometry import mtp_parameters, parameter_count
 from servicekit.models.memory.llamacpp import state_bytes, token_bytes
+from servicekit.models.memory.outcome import Fit, PartName
 from servicekit.models.memory.sglang import balanced_ratio, draft_states_bytes
 from servicekit.models.memory.units import GIB, KIB, MIB, gib
 from servicekit.models.memory.vllm import resolve, shares

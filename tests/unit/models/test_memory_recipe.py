@@ -8,8 +8,10 @@ import pytest
 from memory_cases import NVFP4, geometry_of, plan_of, recipe_of
 
 from servicekit.errors import UserError
-from servicekit.models.memory import Fit, Recipe, budget, parse_size, plan_memory
-from servicekit.models.memory.units import GIB, counted, short
+from servicekit.models.memory.outcome import Fit
+from servicekit.models.memory.planning import budget, plan_memory
+from servicekit.models.memory.recipe import Recipe
+from servicekit.models.memory.units import GIB, counted, parse_size, short
 
 
 def recipe(engine: str = "sglang", **options: Any) -> Recipe:  # noqa: ANN401 (an option's value)

@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 from memory_cases import DSPARK, LONG, RTX_5090, plan_of
 
-from servicekit.models.memory import Fit, PartName, budget_json, render_budget
-from servicekit.models.memory.outcome import PlanFinding, judge
-from servicekit.models.memory.rendering import bar
+from servicekit.models.memory.outcome import Budget, Fit, PartName, PlanFinding, judge
+from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.units import GIB
 
 ESCAPE = re.compile("\x1b\\[[0-9;]*m")
@@ -54,6 +53,11 @@ def test_colours_change_nothing_but_the_colour() -> None:
         assert ESCAPE.sub("", coloured) == render_budget(plan, width=80)
 
 
+def bar_of(budget: Budget, width: int) -> str:
+    """Return the bar, which is the line below the title."""
+    return render_budget(budget, width=width).splitlines()[2]
+
+
 @pytest.mark.parametrize("width", [10, 40, 57, 80, 200])
 def test_no_line_is_wider_than_the_screen(width: int) -> None:
     """Lines are wrapped or cut, but never below forty columns."""
@@ -65,7 +69,7 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 @pytest.mark.parametrize("width", [40, 80, 133])
 def test_the_bar_is_in_proportion(width: int) -> None:
     """Every part has a cell, all of them the width, and none is off by more than two."""
-    drawn = bar(PLAN, width)
+    drawn = bar_of(PLAN, width)
     assert len(drawn) == width
     weights = PLAN.bytes_of(PartName.WEIGHTS) / PLAN.total * width
     assert drawn.count("W") == pytest.approx(weights, abs=2)
@@ -74,11 +78,11 @@ def test_the_bar_is_in_proportion(width: int) -> None:
 
 def test_a_shortage_is_drawn_beyond_the_memory() -> None:
     """What does not fit is drawn as such, at the end of a bar that is as long as what is needed."""
-    drawn = bar(SHORT, 80)
+    drawn = bar_of(SHORT, 80)
     assert len(drawn) == 80
     assert drawn.endswith("!")
     assert "·" not in drawn
-    tiny = bar(plan_of({}, memory=GIB), 60)
+    tiny = bar_of(plan_of({}, memory=GIB), 60)
     assert len(tiny) == 60
     assert tiny.count("!") > 50
 

@@ -18,7 +18,7 @@ from memory_cases import (
 )
 
 from servicekit.errors import UserError
-from servicekit.models.memory import Fit, PartName
+from servicekit.models.memory.outcome import Fit, PartName
 from servicekit.models.memory.sglang import pools
 from servicekit.models.memory.sglang_options import (
     SglangSettings,

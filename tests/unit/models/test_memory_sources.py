@@ -10,13 +10,15 @@ from memory_cases import LLAMA, NVFP4, geometry_of
 from memory_gguf import QWEN35, gguf
 
 from servicekit.errors import UserError
-from servicekit.models.memory import find_geometry, geometry_from_config, known_geometry
+from servicekit.models.memory.description import geometry_from_config
 from servicekit.models.memory.geometry import Recurrent, Vision
 from servicekit.models.memory.sources import (
     LARGEST_CONFIG,
+    find_geometry,
     geometry_from_directory,
     geometry_from_gguf,
     known_checkpoints,
+    known_geometry,
 )
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from memory_cases import DFLASH, DSPARK, INFERACT, LLAMA, NVFP4, geometry_of, plan_of, recipe_of
 
 from servicekit.errors import UserError
-from servicekit.models.memory import Budget, Fit, PartName
+from servicekit.models.memory.outcome import Budget, Fit, PartName
 from servicekit.models.memory.units import GIB
 from servicekit.models.memory.vllm import VllmSettings, resolve
 from servicekit.models.memory.vllm_blocks import DraftLayers, block_layout
