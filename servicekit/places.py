@@ -54,9 +54,9 @@ class Places:
     """Where systemd looks for units."""
     supervisor: PurePosixPath
     """Supervisor's include directory."""
-    sysusers: PurePosixPath | None
+    sysusers: PurePosixPath | None = None
     """Directory of systemd's account declarations; `None` where accounts are not ours to make."""
-    catalog: PurePosixPath | None
+    catalog: PurePosixPath | None = None
     """Directory of journal message catalogs; `None` where a user cannot write one."""
 
     @property
@@ -141,8 +141,6 @@ def user_places(home: str, uid: int, environment: Mapping[str, str]) -> Places:
         secrets=config / "servicekit/secrets",
         units=config / "systemd/user",
         supervisor=config / "servicekit/supervisor.d",
-        sysusers=None,
-        catalog=None,
     )
 
 
@@ -162,6 +160,4 @@ def below(root: str) -> Places:
         secrets=base / "secrets",
         units=base / "units",
         supervisor=base / "supervisor.d",
-        sysusers=None,
-        catalog=None,
     )

@@ -32,18 +32,18 @@ class Reference:
 
 
 Piece: TypeAlias = str | Reference
+# One argument as a sequence of pieces, such as `--port=` and a reference to the port.
 Word: TypeAlias = tuple[Piece, ...]
-"""One argument as a sequence of pieces, such as `--port=` and a reference to the port."""
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # The kernel ends an argument at NUL, and a lone surrogate has no UTF-8 to be written in.
 _NOWHERE: Final = re.compile("[\0\ud800-\udfff]")
 
+# Valid UTF-8 except for systemd and D-Bus: the unit would run, but `systemctl status` fail.
 _NONCHARACTERS: Final = "\ufdd0-\ufdef" + "".join(
     chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)
 )
-"""Valid UTF-8 except for systemd and D-Bus: the unit would run, but `systemctl status` fail."""
 
 _SYSTEMD_PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
 _SYSTEMD_SPECIAL: Final = re.compile(r'[%"\\\x01-\x1f\x7f]')

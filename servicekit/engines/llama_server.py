@@ -30,11 +30,11 @@ from servicekit.models.hub_cache import MAIN, Repository, cache_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# More layers than any model has; llama.cpp offloads what there is.
 ALL_LAYERS = 999
-"""More layers than any model has; llama.cpp offloads what there is."""
 
+# llama.cpp's `enum llama_flash_attn_type`.
 _FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
-"""llama.cpp's `enum llama_flash_attn_type`."""
 
 _PACKAGED = re.compile(r"(?P<package>[A-Za-z_][A-Za-z0-9_.]*):(?P<file>.+)")
 

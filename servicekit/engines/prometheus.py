@@ -18,8 +18,8 @@ from servicekit.engines.base import ShapeError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+# Characters of a series; one that is longer is not an engine's.
 LONGEST_LINE: Final = 1 << 14
-"""Characters of a series; one that is longer is not an engine's."""
 # Possessive, and with every label at the beginning of a word: no text is gone through twice.
 _SERIES: Final = re.compile(
     r"""(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*+)

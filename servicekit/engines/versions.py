@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 VERSION_DEADLINE: Final = 10.0  # seconds that a program may take to tell its version
 
+# Arguments that make an engine list its options without loading a model.
 HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
     EngineName.SGLANG: ("serve", "--help"),
     EngineName.VLLM: ("serve", "--help=all"),
     EngineName.LLAMACPP: ("--help",),
 }
-"""Arguments that make an engine list its options without loading a model."""
 
 _LONGEST_VERSION: Final = 1 << 14  # characters of a program's version text
 _SCRIPT: Final = 4096  # bytes of a program that are searched for its interpreter
 
 # What installers write where the interpreter's path is too long for a first line.
 _SHELL_STUB: Final = re.compile(rb"""^'''exec' (?:"([^"]+)"|(\S+)) "\$0" "\$@"$""", re.MULTILINE)
+# What uv writes into environments that may be moved: the interpreter beside the program.
 _BESIDE: Final = re.compile(
     rb"""^'''exec' "\$\(dirname .*\)"/'?([\w.-]+)'? "\$0" "\$@"$""", re.MULTILINE
 )
-"""What uv writes into environments that may be moved: the interpreter beside the program."""
 _DIST: Final = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
 # In what `llama-server --version` prints, today's and the former way.
 _BUILD: Final = re.compile(r"version: .*?\bbuild (\d+)|version: (\d+) \(")

@@ -31,11 +31,11 @@ TOKENIZERS: Final = ("tokenizer", "tokenizer-path", "hf-config-path")
 DRAFT_REVISION: Final = "speculative-draft-model-revision"
 
 _SAFE: Final = "*.safetensors"
+# The same weights in other forms, which no engine reads where there are safetensors.
 _OTHER_WEIGHTS: Final = (
     *("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.ot", "*.tflite", "*.gguf"),
     *("*.onnx", "*.onnx_data", "*.mlmodel", "*.npz"),
 )
-"""The same weights in other forms, which no engine reads where there are safetensors."""
 _WEIGHTS: Final = (_SAFE, *_OTHER_WEIGHTS)
 _INDEX: Final = "model.safetensors.index.json"
 _LARGEST_INDEX: Final = 64 << 20  # bytes of an index that are read

@@ -15,11 +15,11 @@ from servicekit.text import did_you_mean, printable, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+# Keys and array indexes that lead to a value, outermost first.
 Path: TypeAlias = tuple[str | int, ...]
-"""Keys and array indexes that lead to a value, outermost first."""
 
+# Line, from 1, of the value at a path.
 Lines: TypeAlias = "Mapping[Path, int]"
-"""Line, from 1, of the value at a path."""
 
 
 _HUGE: Final = 10**12

@@ -30,6 +30,7 @@ def _sections() -> Mapping[str, type[BaseModel]]:
     }
 
 
+# Values in place of wrong ones, so that the checks which do not read them can run.
 _STAND_IN: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "name": "stand-in",
@@ -41,7 +42,6 @@ _STAND_IN: Final[Mapping[str, Any]] = MappingProxyType(
         "context": {"requested": 1},
     }
 )
-"""Values in place of wrong ones, so that the checks which do not read them can run."""
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,16 +24,18 @@ if TYPE_CHECKING:
     from servicekit.profiles.findings import Path
     from servicekit.profiles.model import Profile
 
+# Variables by which a service manager and its service talk.
 RESERVED_VARIABLES: Final = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "INVOCATION_ID", "CREDENTIALS_DIRECTORY"}
 )
-"""Variables by which a service manager and its service talk."""
 
+# Variables that decide which GPU an engine sees.
 GPU_VARIABLES: Final = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
 )
-"""Variables that decide which GPU an engine sees."""
 
+# Names whose SERVICEKIT_ variable means something else: a setting, the settings file, or a mark
+# of a run.
 RESERVED_TUNABLES: Final = frozenset(
     {
         *("allow", "deny", "manager", "supervisor_socket", "service_user", "root", "places"),
@@ -41,10 +43,9 @@ RESERVED_TUNABLES: Final = frozenset(
         *("profile", "run", "state", "cause"),
     }
 )
-"""Names whose SERVICEKIT_ variable means something else: a setting, the settings file, or a mark
-of a run."""
 
 
+# Options that a profile sets by another key, per engine, and which key that is.
 MANAGED: Final[Mapping[EngineName, Mapping[str, str]]] = {
     EngineName.SGLANG: {
         "host": "host",
@@ -87,7 +88,6 @@ MANAGED: Final[Mapping[EngineName, Mapping[str, str]]] = {
     },
     EngineName.OPENAI: {},
 }
-"""Options that a profile sets by another key, per engine, and which key that is."""
 
 _SECRET_NAME: Final = re.compile(
     r"(?:^|_)(?:TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIALS?)(?:_|$)"
@@ -285,10 +285,10 @@ def _check_gpus(profile: Profile) -> _Findings:
         yield Finding(("gpus",), "lists a GPU twice")
 
 
+# In the engines' names for what is below FP8; `int8…` and `q8_0` are not.
 _LOW_PRECISION: Final = re.compile(
     r"(?:fp|int)[2-6](?![0-9])|q[2-6]|[2-6]bit|(?:turbo|ultra)quant", re.IGNORECASE
 )
-"""In the engines' names for what is below FP8; `int8…` and `q8_0` are not."""
 _KV_OPTIONS: Final = frozenset({"kv-cache-dtype", "cache-type-k", "cache-type-v", "ctk", "ctv"})
 
 
@@ -319,6 +319,8 @@ def _check_kv_precision(profile: Profile) -> _Findings:
             )
 
 
+# Checks over a whole profile, each with the keys it reads: where one of those is wrong already,
+# nothing can be said, and the other checks still run.
 CHECKS: Final[tuple[tuple[frozenset[str], Callable[[Profile], _Findings]], ...]] = (
     (frozenset({"engine", "executable"}), _check_executable),
     (frozenset({"engine", "model", "drafter"}), _check_models),
@@ -333,5 +335,3 @@ CHECKS: Final[tuple[tuple[frozenset[str], Callable[[Profile], _Findings]], ...]]
     (frozenset({"gpus"}), _check_gpus),
     (frozenset({"options", "arguments", "kv_precision_accepted"}), _check_kv_precision),
 )
-"""Checks over a whole profile, each with the keys it reads: where one of those is wrong already,
-nothing can be said, and the other checks still run."""

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 CONFIG: Final = "SERVICEKIT_CONFIG"  # variable that names the settings file
 
+# Places that the settings may move.
 PLACES: Final = tuple(
     field.name for field in dataclasses.fields(Places) if field.name not in {"scope", "config"}
 )
-"""Places that the settings may move."""
 
 
 def _places(places: dict[str, str]) -> dict[str, str]:

@@ -43,17 +43,17 @@ PLACEHOLDERS: Final = ("port", "host", "model", "served_name", "cache", "state")
 # What `arguments` and values of `environment` may refer to, as `{port}`.
 PLACEHOLDER: Final = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
+# A model on the hub as `owner/name`, behind which llama.cpp takes a `:quantization`.
 HUB_ID: Final = re.compile(
     r"(?!.*\.(?:gguf|safetensors)\Z)"  # a relative path, which means something else everywhere
     r"[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*(?::[A-Za-z0-9_.-]+)?\Z"
 )
-"""A model on the hub as `owner/name`, behind which llama.cpp takes a `:quantization`."""
 
+# One GGUF file of a model on the hub, as `owner/name:file.gguf`.
 HUB_FILE: Final = re.compile(
     r"(?P<repo>[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)"
     r":(?P<file>(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*\.gguf)\Z"
 )
-"""One GGUF file of a model on the hub, as `owner/name:file.gguf`."""
 
 # A model file that is part of an installed Python package.
 PACKAGED: Final = re.compile(r"(?P<package>[A-Za-z_][A-Za-z0-9_.]*):(?P<file>[^/\\:]+)\Z")

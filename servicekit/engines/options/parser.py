@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # What argparse takes for a negative number, and so for a value, though it begins with a dash.
 _NUMBER: Final = re.compile(r"-\d+$|-\d*\.\d+$")
 
+# How each engine lets a whole number be shortened.
 _COUNTS: Final[Mapping[EngineName, tuple[re.Pattern[str], str]]] = {
     EngineName.SGLANG: (
         re.compile(r"\d+(?:\.\d+)?[kMGT]|\d+(?:Ki|Mi|Gi|Ti)"),
@@ -37,15 +38,14 @@ _COUNTS: Final[Mapping[EngineName, tuple[re.Pattern[str], str]]] = {
         "32k is 32,000 and 32K is 32,768",
     ),
 }
-"""How each engine lets a whole number be shortened."""
 
+# How a kind of value is read, and what to say where it cannot be.
 _PARSERS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     "int": (int, "must be a whole number"),
     "float": (float, "must be a number"),
     "number": (float, "must be a number"),
     "json": (json.loads, "must be JSON, which a table gives"),
 }
-"""How a kind of value is read, and what to say where it cannot be."""
 
 LISTED: Final = 12  # names that a remark lists
 

@@ -21,13 +21,13 @@ from servicekit.profiles.vocabulary import EngineName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Versions with a table, oldest first. A build of llama.cpp is its number alone, without the b.
 KNOWN: Final[Mapping[EngineName, tuple[str, ...]]] = {
     EngineName.SGLANG: ("0.5.16", "0.5.23"),
     EngineName.VLLM: ("0.32.0",),
     EngineName.LLAMACPP: ("11549",),
     EngineName.OPENAI: (),
 }
-"""Versions with a table, oldest first. A build of llama.cpp is its number alone, without the b."""
 
 
 def shipped(name: str) -> dict[str, Any]:

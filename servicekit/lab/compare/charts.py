@@ -88,18 +88,13 @@ def _points(figure: Figure | CaseFigure, comparison: Comparison) -> Iterator[dic
                 spread = each.statistics.deviation if each.statistics else 0.0
                 yield {
                     "case": section.case,
-                    "run": label(runs[each.run]),
+                    "run": runs[each.run].label,
                     "tokens": _prompt(runs[each.run], section),
                     "value": each.value * factor,
                     "low": max(0.0, each.value - spread) * factor,
                     "high": (each.value + spread) * factor,
                     "text": number(each.value, figure.unit),
                 }
-
-
-def label(run: ComparedRun) -> str:
-    """Return the name of a run beside its bar."""
-    return f"{run.letter} {run.result.profile}"
 
 
 def _prompt(run: ComparedRun, section: ComparedCase) -> float:
@@ -121,7 +116,7 @@ def _whole(points: list[dict[str, Any]], spec: dict[str, Any]) -> dict[str, Any]
 
 
 def _colour(comparison: Comparison) -> dict[str, Any]:
-    runs = [label(run) for run in comparison.runs]
+    runs = [run.label for run in comparison.runs]
     colours = [f"var(--run-{run.letter})" for run in comparison.runs]
     return {
         "field": "run",
@@ -132,7 +127,7 @@ def _colour(comparison: Comparison) -> dict[str, Any]:
 
 
 def _bars(comparison: Comparison, values: dict[str, Any]) -> dict[str, Any]:
-    runs = [label(run) for run in comparison.runs]
+    runs = [run.label for run in comparison.runs]
     # The renderer measures text in a font that a reader may not have, so its room is reserved.
     room = {"title": None, "ticks": False, "minExtent": LETTER * max(map(len, runs))}
     whisker = {"color": _INK, "strokeWidth": 1.5}
@@ -178,7 +173,7 @@ def _curve(comparison: Comparison, values: dict[str, Any]) -> dict[str, Any]:
     shape = {
         "field": "run",
         "type": "nominal",
-        "scale": {"domain": [label(run) for run in comparison.runs]},
+        "scale": {"domain": [run.label for run in comparison.runs]},
         "legend": legend,
     }
     tokens = {

@@ -35,6 +35,10 @@ class ComparedRun(NamedTuple):
     result: BenchResult
 
     @property
+    def label(self) -> str:
+        return f"{self.letter} {self.result.profile}"
+
+    @property
     def engine(self) -> str:
         return f"{self.result.engine} {self.result.fingerprint.engine or '?'}"
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from servicekit.lab.compare.comparison import ComparedFigure, ComparedValue, Comparison
 
 TEMPLATE: Final = "comparison.html.j2"
+# Signs beside each verdict, so that colour alone carries no meaning.
 SIGNS: Final = {
     Difference.BETTER: "▲",
     Difference.WORSE: "▼",
     Difference.SAME: "=",
     Difference.UNKNOWN: "?",
 }
-"""Signs beside each verdict, so that colour alone carries no meaning."""
 
 
 class _Cell(NamedTuple):
@@ -100,7 +100,7 @@ def page(comparison: Comparison, *, at: str) -> str:
     ]
     return rendered(
         TEMPLATE,
-        title=", ".join(f"{run.letter} {run.result.profile}" for run in comparison.runs),
+        title=", ".join(run.label for run in comparison.runs),
         first=comparison.runs[0].result.profile,
         letters=[run.letter for run in comparison.runs],
         at=at,
@@ -170,7 +170,7 @@ def _overview(comparison: Comparison) -> Iterator[_Overview]:
             if all(each is None or each.value is None for each in cells):
                 continue  # this case was not measured
             yield _Overview(
-                run=f"{run.letter} {run.result.profile}",
+                run=run.label,
                 case=section.case,
                 cells=tuple(_cell(each) if each else _Cell("", "", "") for each in cells),
             )

@@ -94,8 +94,8 @@ class LookAtVram:
 
 
 GateAction: TypeAlias = Batch | LookAtVram
+# A running gate: it yields actions, receives their results, and returns a `T`.
 Steps: TypeAlias = Generator[GateAction, Any, T]
-"""A running gate: it yields actions, receives their results, and returns a `T`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,11 +155,10 @@ def _vision(config: Mapping[str, Any]) -> Vision | None:
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return None
+    # The defaults are those of SGLang's adjust_mem_fraction_for_vlm.
     return Vision(
         hidden=_integer(vision, "hidden_size", default=1024),
-        layers=_integer(
-            vision, "num_hidden_layers", default=24
-        ),  # SGLang's own defaults, adjust_mem_fraction_for_vlm
+        layers=_integer(vision, "num_hidden_layers", default=24),
         weights=0,
         encoder=0,
     )

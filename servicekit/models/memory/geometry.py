@@ -16,6 +16,8 @@ from servicekit.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Bytes of so many elements, by the names that engines give their types; from `q8_0` on these are
+# ggml's block formats.
 ELEMENT_BYTES: Final[Mapping[str, tuple[int, int]]] = {
     "float32": (4, 1),
     "f32": (4, 1),
@@ -35,8 +37,6 @@ ELEMENT_BYTES: Final[Mapping[str, tuple[int, int]]] = {
     "q4_0": (18, 32),
     "iq4_nl": (18, 32),
 }
-"""Bytes of so many elements, by the names that engines give their types; from `q8_0` on these are
-ggml's block formats."""
 
 
 SIXTEEN_BITS: Final = frozenset(name for name, size in ELEMENT_BYTES.items() if size == (2, 1))

@@ -124,9 +124,8 @@ class _Reader:
         return int(self.scalar("<I"))
 
     def _form(self, kind: int) -> str:
-        if (
-            form := _SCALARS.get(kind)
-        ) is None:  # arrays of arrays are in the format and in no model
+        form = _SCALARS.get(kind)
+        if form is None:  # arrays of arrays are in the format and in no model
             raise self.damaged(f"it has a value of the unknown kind {kind}")
         return form
 

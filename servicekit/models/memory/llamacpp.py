@@ -45,6 +45,7 @@ UBATCH: Final = 512
 DRAFT_TOKENS: Final = 3  # default of `--spec-draft-n-max`
 _EVERY_LAYER: Final = 1 << 20
 
+# Other names of options, as llama-server's help gives them.
 _SHORT: Final = {
     "c": "ctx-size",
     "np": "parallel",
@@ -55,7 +56,6 @@ _SHORT: Final = {
     "ub": "ubatch-size",
     "kvu": "kv-unified",
 }
-"""Other names of options, as llama-server's help gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +109,8 @@ def resolve(recipe: Recipe, geometry: Geometry) -> LlamaCppSettings:
         key_type=recipe.text("cache-type-k", "f16"),
         value_type=recipe.text("cache-type-v", "f16"),
         ubatch=recipe.integer("ubatch-size") or UBATCH,
-        on_gpu=min(
-            blocks, max(0, wanted - 1)
-        ),  # the head is the last of the layers that are asked for
+        # The output head is the last of the layers that are asked for.
+        on_gpu=min(blocks, max(0, wanted - 1)),
         blocks=blocks,
         head=wanted > 0,
         on_host=wanted == 0,

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 COMFORT: Final = GIB // 4  # bytes that should stay free when everything is running
+# What the estimates may be off by in all. A shortage within it is `tight`, not `does-not-fit`: a
+# start that would succeed is not refused for a guess.
 DOUBT: Final = GIB // 2
-"""What the estimates may be off by in all. A shortage within it is `tight`, not `does-not-fit`: a
-start that would succeed is not refused for a guess."""
 
 
 class PartName(StrEnum):
@@ -31,6 +31,7 @@ class PartName(StrEnum):
     FREE = "free"
 
 
+# What stands when the pools do: the rest is what SGLang logs as `Memory pool end. avail mem`.
 POOLED: Final = (
     PartName.RUNTIME,
     PartName.WEIGHTS,
@@ -39,7 +40,6 @@ POOLED: Final = (
     PartName.KV,
     PartName.INTERMEDIATE,
 )
-"""What stands when the pools do: the rest is what SGLang logs as `Memory pool end. avail mem`."""
 
 
 @dataclass(frozen=True, slots=True)

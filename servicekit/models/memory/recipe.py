@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
 
 _WHOLE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]*)\Z")
+# What the suffixes of whole numbers mean to each engine (`human_readable_int` in both): SGLang's
+# M is decimal, vLLM's is binary. llama.cpp has none.
 _SUFFIXES: Final[Mapping[str, Mapping[str, int]]] = {
     "sglang": {"k": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30},
     "vllm": {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30},
 }
-"""What the suffixes of whole numbers mean to each engine (`human_readable_int` in both): SGLang's M
-is decimal, vLLM's is binary. llama.cpp has none."""
 
 _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 
@@ -88,6 +88,17 @@ class Recipe:
     def switched_on(self, name: str) -> bool:
         """Whether the variable `name` is set to something that means yes."""
         return self.environment.get(name, "").lower() not in _OFF
+
+    def refuse_several_gpus(self, *options: str) -> None:
+        """Raise `UserError` if one of `options` spreads the model over several GPUs."""
+        for option in options:
+            if (self.integer(option) or 1) > 1:
+                raise UserError(f'the plan is for one GPU: option "{option}" spreads the model')
+
+    def kv_dtype(self, declared: str) -> str:
+        """Return the type of `--kv-cache-dtype`, where `auto` means `declared`."""
+        dtype = self.text("kv-cache-dtype", "auto")
+        return declared if dtype == "auto" else dtype
 
     def table(self, name: str) -> Mapping[str, Any]:
         """Return an option that holds a table: as one, as JSON, or as dotted options `name.key`."""

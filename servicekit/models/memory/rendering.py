@@ -24,6 +24,7 @@ _LETTERS: Final[Mapping[PartName, str]] = {
     PartName.TRANSIENTS: "T",
     PartName.FREE: "·",
 }
+# Background colours of ECMA-48; black letters stand on them.
 _COLOURS: Final[Mapping[PartName, int]] = {
     PartName.RUNTIME: 100,
     PartName.WEIGHTS: 44,
@@ -35,7 +36,6 @@ _COLOURS: Final[Mapping[PartName, int]] = {
     PartName.TRANSIENTS: 43,
     PartName.FREE: 0,
 }
-"""Background colours of ECMA-48; black letters stand on them."""
 _VERDICT_COLOURS: Final[Mapping[Fit, int]] = {
     Fit.FITS: 32,
     Fit.TIGHT: 33,

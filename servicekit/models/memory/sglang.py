@@ -53,19 +53,19 @@ if TYPE_CHECKING:
     from servicekit.models.memory.recipe import Recipe
 
 CHUNK: Final = 2048  # the prefill chunk of the published starts
+# Static buffers and attention metadata at that chunk. Estimated: 4.47 GiB are logged when the
+# pools stand, and 3.96 before the decode graphs are captured; the workspace is the rest of the
+# difference.
 BUFFERS: Final = round(0.135 * GIB)
-"""Static buffers and attention metadata at that chunk. Estimated: 4.47 GiB are logged when the
-pools stand, and 3.96 before the decode graphs are captured; the workspace is the rest of the
-difference."""
 # Graphs of one decode runner. Estimated: `mem usage=0.10 GB` in the published log.
 DECODE_GRAPHS: Final = round(0.10 * GIB)
+# What requests take beyond their activations: cuBLAS workspaces, kernels loaded late, sampling.
+# Estimated: the published 200,000-token start holds 31.1 of 32.6 GB under load, which is this
+# much more than its log accounts for.
 PASS: Final = round(0.46 * GIB)
-"""What requests take beyond their activations: cuBLAS workspaces, kernels loaded late, sampling.
-Estimated: the published 200,000-token start holds 31.1 of 32.6 GB under load, which is this much
-more than its log accounts for."""
+# Free memory below which the workers of DSpark and DFlash give their draft graph up
+# (`available_mem < 1.0`): decoding drops to a fifth while acceptance looks healthy.
 DRAFT_GRAPH_FLOOR: Final = GIB
-"""Free memory below which the workers of DSpark and DFlash give their draft graph up
-(`available_mem < 1.0`): decoding drops to a fifth while acceptance looks healthy."""
 # Tokens of a context that input cannot use (`tp_worker.py`, `max_req_input_len`).
 RESERVED_INPUT: Final = 6
 # The largest memory fraction of the published starts on one RTX 5090.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from servicekit.errors import UserError
 from servicekit.models.memory.geometry import elements, mtp_parameters
 from servicekit.models.memory.units import GIB, MIB, ceil_div
 
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Drafter, Geometry, Recurrent
     from servicekit.models.memory.recipe import Recipe
 
+# What CUDA takes before SGLang measures for the first time. Estimated: 31.4 GiB usable on an RTX
+# 5090, less the 31.05 GiB at which the published pool sizes come out.
 CONTEXT: Final = round(0.35 * GIB)
-"""What CUDA takes before SGLang measures for the first time. Estimated: 31.4 GiB usable on an
-RTX 5090, less the 31.05 GiB at which the published pool sizes come out."""
+# What is taken between that measurement and the first weight. Estimated: the same 31.05 GiB, less
+# the 30.71 GiB that is logged when loading begins.
 START: Final = round(0.34 * GIB)
-"""What is taken between that measurement and the first weight. Estimated: the same 31.05 GiB, less
-the 30.71 GiB that is logged when loading begins."""
 WORKSPACE: Final = 384 * MIB  # FlashInfer's workspace (`SGLANG_FLASHINFER_WORKSPACE_SIZE`)
 GRAPH_PER_BATCH: Final = 2 * MIB
 # SGLang's own guesses for its decode and prefill graphs (`reserve_for_graph_mb`).
@@ -215,12 +214,9 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> SglangSettings:
 
     Raises `UserError` for a model spread over several GPUs, and for a type of unknown size.
     """
-    for option in ("tp", "tp-size", "tensor-parallel-size", "pp-size", "dp-size"):
-        if (recipe.integer(option) or 1) > 1:
-            raise UserError(f'the plan is for one GPU: option "{option}" spreads the model')
+    recipe.refuse_several_gpus("tp", "tp-size", "tensor-parallel-size", "pp-size", "dp-size")
     rules, state = arithmetic(recipe.engine_version), geometry.recurrent
-    kv_dtype = recipe.text("kv-cache-dtype", "auto")
-    kv_dtype = geometry.kv_dtype if kv_dtype == "auto" else kv_dtype
+    kv_dtype = recipe.kv_dtype(geometry.kv_dtype)
     token = _kv_token(geometry, kv_dtype)
     speculation = _speculation(recipe, geometry, rules, token, kv_dtype)
     requests = recipe.integer("max-running-requests")

@@ -57,19 +57,18 @@ LARGE_SEQUENCES: Final = 1024
 RUNTIME: Final = round(0.44 * GIB)
 # Bytes for each sequence and word of the vocabulary while sampling: three FP32 rows.
 SAMPLER_ROW: Final = 12
+# What the profiling run sees beyond weights and activations. Estimated: these three, and the
+# vision encoder in the model's table, are fitted to five published pools and give each of them to
+# the block.
 SPECULATION: Final = round(0.10 * GIB)
-"""What the profiling run sees beyond weights and activations. Estimated: these three, and the
-vision encoder in the model's table, are fitted to five published pools and give each of them to the
-block."""
+# Graphs of one batch size. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published
+# log, over the 51 sizes that the default of 256 sequences brings.
 GRAPH: Final = round(0.46 * GIB / 51)
-"""Graphs of one batch size. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published
-log, over the 51 sizes that the default of 256 sequences brings."""
 # What capturing takes for however few sizes. Estimated, as for SGLang.
 LEAST_GRAPHS: Final = round(0.10 * GIB)
 LARGEST_GRAPH: Final = 512
+# What CUDA takes before vLLM compares free memory with what it may use. Estimated, as for SGLang.
 STARTUP: Final = round(0.35 * GIB)
-"""What CUDA takes before vLLM compares free memory with what it may use. Estimated, as for SGLang.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +108,10 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> VllmSettings:
 
     Raises `UserError` for a model spread over several GPUs, and for a type of unknown size.
     """
-    for option in ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"):
-        if (recipe.integer(option) or 1) > 1:
-            raise UserError(f'the plan is for one GPU: option "{option}" spreads the model')
-    kv_dtype = recipe.text("kv-cache-dtype", "auto")
-    kv_dtype = geometry.kv_dtype if kv_dtype == "auto" else kv_dtype
+    recipe.refuse_several_gpus(
+        "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"
+    )
+    kv_dtype = recipe.kv_dtype(geometry.kv_dtype)
     state_dtype = recipe.text("mamba-ssm-cache-dtype", "auto")
     if state_dtype == "auto":
         state_dtype = geometry.recurrent.dtype if geometry.recurrent else "float32"

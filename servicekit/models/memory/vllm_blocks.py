@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Geometry
 
 KERNEL_BLOCK: Final = 16  # tokens to which an attention block is aligned, and its default length
+# Kinds of layers whose numbers differ by less than this factor form groups of the larger number.
 _ALIKE: Final = 1.5
-"""Kinds of layers whose numbers differ by less than this factor form groups of the larger number.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
