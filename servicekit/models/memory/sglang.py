@@ -63,7 +63,7 @@ DECODE_GRAPHS: Final = round(0.10 * GIB)
 # Estimated: the published 200,000-token start holds 31.1 of 32.6 GB under load, which is this
 # much more than its log accounts for.
 PASS: Final = round(0.46 * GIB)
-# Free memory below which the workers of DSpark and DFlash give their draft graph up
+# Free memory below which the workers of DSpark and DFlash give up their draft graph
 # (`available_mem < 1.0`): decoding drops to a fifth while acceptance looks healthy.
 DRAFT_GRAPH_FLOOR: Final = GIB
 # Tokens of a context that input cannot use (`tp_worker.py`, `max_req_input_len`).

@@ -48,18 +48,18 @@ VERSION: Final = "0.32.0"
 UTILIZATION: Final = 0.92
 HIGHEST_UTILIZATION: Final = 0.96  # the largest of the public starts on one RTX 5090
 FEW_SEQUENCES: Final = 8  # `--max-num-seqs` of the largest pool on vLLM's recipe page
+# Defaults of the API server, and from where on they are larger (`get_batch_defaults`).
 BATCHED_TOKENS: Final = 2048
 SEQUENCES: Final = 256
 LARGE_GPU: Final = 70 * GIB
 LARGE_BATCHED_TOKENS: Final = 8192
-# Defaults of the API server, and from where on they are larger (`get_batch_defaults`).
 LARGE_SEQUENCES: Final = 1024
-RUNTIME: Final = round(0.44 * GIB)
-# Bytes for each sequence and word of the vocabulary while sampling: three FP32 rows.
-SAMPLER_ROW: Final = 12
 # What the profiling run sees beyond weights and activations. Estimated: these three, and the
 # vision encoder in the model's table, are fitted to five published pools and give each of them to
 # the block.
+RUNTIME: Final = round(0.44 * GIB)
+# Bytes for each sequence and word of the vocabulary while sampling: three FP32 rows.
+SAMPLER_ROW: Final = 12
 SPECULATION: Final = round(0.10 * GIB)
 # Graphs of one batch size. Estimated: `Graph capturing finished …, took 0.46 GiB` in a published
 # log, over the 51 sizes that the default of 256 sequences brings.
