@@ -43,7 +43,6 @@ class MetricSample:
 
 
 def read_samples(body: str, wanted: Collection[str]) -> tuple[MetricSample, ...]:
-    """Return the samples whose name is in `wanted`, in the order of the exposition."""
     pattern = re.compile(rf"^(?:{'|'.join(map(re.escape, wanted))})(?=[{{ \t]).*", re.MULTILINE)
     lines = (line for line in pattern.findall(body) if len(line) <= LONGEST_LINE)
     matches = (_SERIES.match(line) for line in lines)

@@ -25,7 +25,6 @@ def models_listed(models: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401
 
 
 def names_listed(models: Any) -> tuple[str, ...]:  # noqa: ANN401 - parsed JSON
-    """Return the model names that a `/v1/models` body lists, or raise `ShapeError`."""
     return tuple(entry["id"] for entry in models_listed(models))
 
 

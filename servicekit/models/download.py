@@ -70,7 +70,6 @@ class FetchState:
 
     @property
     def wanting(self) -> tuple[File, ...]:
-        """Files that are missing or damaged, each once."""
         files = {file.digest: file for file in self.listing.files if file.digest not in self.whole}
         return tuple(files.values())
 
@@ -200,7 +199,6 @@ def _publish(repository: Repository, revision: str, listing: Listing) -> None:
 
 
 def _is_published(repository: Repository, revision: str, listing: Listing) -> bool:
-    """Whether the files are published as `_publish` does it."""
     top = repository.snapshot(listing.commit)
     return repository.commit(revision) == listing.commit and all(
         (top / file.name).resolve() == repository.blob(file.digest).resolve()

@@ -125,7 +125,6 @@ class Hub:
         self._transient, self._http_error = httpx.TransportError, httpx.HTTPError
 
     def list(self, need: Need) -> Listing:
-        """List all files of a model, with sizes and checksums."""
         try:
             info = self._api.model_info(
                 need.repo, revision=need.revision, files_metadata=True, timeout=LIST_TIMEOUT
@@ -228,7 +227,6 @@ class Hub:
         return self._refusal(code, error.response.status_code, need)
 
     def _refusal(self, code: str, status: int, need: Need) -> UserError:
-        """Explain an HTTP error of the hub in one line."""
         anonymous = self._token is None
         token = (
             f"give a token that may read it: {TOKEN} in the environment, or name {TOKEN} in "

@@ -62,7 +62,6 @@ class Need:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
         at = "" if self.revision == MAIN else f' at revision "{self.revision}"'
         return f'the {self.role} "{self.repo}"{at}'
 
@@ -249,7 +248,6 @@ def _absent_part(names: Collection[str]) -> str:
 
 
 def _shards(index: Path) -> Collection[str]:
-    """Return the files in an index of weights."""
     content = _read(index).get("weight_map")
     return {str(name) for name in content.values()} if isinstance(content, dict) else ()
 

@@ -101,7 +101,6 @@ class Catalog:
         return self._load(name).sources
 
     def describe(self) -> tuple[Listed, ...]:
-        """Describe every profile, invalid ones included."""
         site = self._site_names()
         names = (*(name for name in _built_in() if name not in site), *site)
         return tuple(map(self._listed, names))
@@ -197,7 +196,6 @@ class Catalog:
         return replace(document, findings=(shadow, *document.findings))
 
     def _base(self, name: object, extended_by: tuple[str, ...]) -> _Loaded:
-        """Load the profile that another one extends."""
         if not isinstance(name, str):
             raise _NoBaseError("must be the name of a profile in quotes")
         if name in extended_by:

@@ -81,7 +81,6 @@ def parse(
 
 
 def examine(data: Mapping[str, Any], *, name: str) -> tuple[Profile | None, tuple[Finding, ...]]:
-    """Make a profile of `data`, or return all findings."""
     findings = []
     broken: set[str] = set()
     if "name" in data:

@@ -110,7 +110,6 @@ _CONDITIONS: Final = {
 
 
 def _when(known: Mapping[str, Any]) -> str:
-    """Describe the conditions that are unknown here."""
     parts = [f"{name} {spec}" for name, spec in known.get("packages", {}).items()]
     for key, words in _CONDITIONS.items():
         if key in known:
@@ -146,7 +145,6 @@ def specifiers(spec: str) -> SpecifierSet:
 
 
 def _check_draft_tokens(options: Mapping[str, str]) -> Iterator[Remark]:
-    """Check DSpark's draft tokens, which follow from its block size."""
     tokens = options.get("speculative-num-draft-tokens")
     if tokens is None or options.get("speculative-algorithm", "").casefold() != "dspark":
         return

@@ -159,7 +159,6 @@ def release(table: FlagTable) -> str:
 
 
 def _unknown(name: str, table: FlagTable) -> str:
-    """Explain that there is no such option, with a suggestion."""
     says = f"{name} is not an option of {release(table)}"
     if renamed := _renamed(name, table):
         return says + renamed

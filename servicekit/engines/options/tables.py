@@ -37,7 +37,6 @@ def shipped(name: str) -> dict[str, Any]:
 
 @cache
 def table(engine: EngineName, version: str) -> FlagTable:
-    """Return the table of a version in `KNOWN`."""
     parsed = shipped(f"{engine}_{version}")
     choices: dict[str, str] = parsed["choices"]
     deprecated = set(parsed.get("deprecated", "").split())

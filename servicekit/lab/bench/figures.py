@@ -93,7 +93,6 @@ CASE_FIGURES: Final = (
 
 
 def summary(case: Case) -> dict[str, Any]:
-    """Return every figure of a case as JSON types."""
     side = case.engine
     return {
         "case": case.name,

@@ -22,7 +22,6 @@ SAVES: Final = 0.1  # part of the TTFT that a warm prefix must save to count
 
 
 def rows(result: BenchResult) -> list[tuple[str, ...]]:
-    """Return the table below `HEADS`."""
     return [
         (case.name if index == 0 else "", *row)
         for case in result.cases

@@ -216,7 +216,6 @@ def sample_of(planned: Planned, reply: ChatReply, asked: float) -> Sample:
 
 
 def case_of(planned: Planned, samples: Sequence[Sample], engine: EngineSide | None) -> Case:
-    """Make a case of its samples: all of them, or those before an interrupt."""
     return Case(
         name=planned.name,
         conditions=planned.conditions,

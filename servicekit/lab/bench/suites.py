@@ -56,7 +56,6 @@ def names() -> tuple[str, ...]:
 
 
 def load(named: str) -> LoadedSuite:
-    """Load the built-in suite or the file `named`; raise `UserError`."""
     if "/" in named or named.endswith(".toml"):
         try:
             with Path(named).open("rb") as file:
@@ -109,7 +108,6 @@ def parse(text: str, *, where: str) -> LoadedSuite:
 
 
 def _expanded(data: SuiteData) -> Iterator[tuple[str, CaseData, int]]:
-    """Yield the name, data and concurrency of each case."""
     for case in data.cases:
         for concurrency in case.concurrency:
             more = f"-c{concurrency}" if len(case.concurrency) > 1 else ""

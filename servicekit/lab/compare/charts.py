@@ -71,7 +71,6 @@ def chart(figure: Figure | CaseFigure, comparison: Comparison) -> Chart:
 
 
 def is_sweep(sections: Sequence[ComparedCase]) -> bool:
-    """Whether the cases differ in the length of the prompt only."""
     lengths = {each.conditions.prompt_tokens for each in sections}
     alike = {each.conditions.model_copy(update={"prompt_tokens": 0}) for each in sections}
     return len(alike) == 1 and len(lengths) == len(sections) >= CURVE

@@ -44,7 +44,6 @@ class ComparedRun(NamedTuple):
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """Why its figures are less reliable than others."""
         return tuple(doubts(self.result))
 
 
@@ -90,7 +89,6 @@ class Comparison:
     """How the runs differ beside their figures, and what is unknown; one sentence each."""
 
     def as_json(self) -> dict[str, Any]:
-        """The comparison as JSON types; figures in "%" are parts of one."""
         return {
             "suite": self.suite.model_dump(mode="json"),
             "runs": [_run_json(run) for run in self.runs],
@@ -126,7 +124,7 @@ def compared(results: Sequence[BenchResult]) -> Comparison:
         suite=results[0].suite,
         runs=runs,
         sections=tuple(_sections(runs)),
-        traps=traps(results, letters),
+        traps=tuple(traps(results, letters)),
         notes=tuple(_notes(runs)),
     )
 

@@ -58,7 +58,6 @@ def _measured(result: BenchResult) -> str:
 
 
 def both(first: BenchResult, other: BenchResult) -> tuple[tuple[Case, Case], ...]:
-    """Pair the cases that both measured, in the order of the first."""
     differences = ((case, other.case(case.name)) for case in first.cases if case.samples)
     return tuple((one, two) for one, two in differences if two is not None and two.samples)
 

@@ -131,12 +131,8 @@ TITLES: Final[Mapping[str, str]] = {
 }
 
 
-def traps(results: Sequence[BenchResult], called: Sequence[str]) -> tuple[Trap, ...]:
+def traps(results: Sequence[BenchResult], called: Sequence[str]) -> Iterator[Trap]:
     """Find the traps of each run alone, and of each run and the first against each other."""
-    return tuple(_traps(results, called))
-
-
-def _traps(results: Sequence[BenchResult], called: Sequence[str]) -> Iterator[Trap]:
     first, name = results[0], called[0]
     for result, own in zip(results, called, strict=True):
         if (text := pool_short(result)) is not None:

@@ -53,7 +53,6 @@ CALL_ID: Final = "call00001"
 
 
 def text(model: ServedModel) -> Steps[GateVerdict]:
-    """Ask simple questions with known answers."""
     faults, answers = [], {}
     for question, pattern in QUESTIONS:
         reply = yield from ask(chat_body(model, user_message(question)))

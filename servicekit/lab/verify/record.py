@@ -171,7 +171,6 @@ def write(state: Path, verification: Verification) -> str:
 
 
 def read(state: Path) -> tuple[Verification, ...]:
-    """Read all verifications of a profile, the oldest first."""
     parsed = (Verification.parse(text) for _, text in run_files.read(state, FOLDER))
     return tuple(each for each in parsed if each is not None)
 

@@ -74,7 +74,6 @@ class Recurrent:
 
     @property
     def state_elements(self) -> int:
-        """Elements of one layer's recurrent state."""
         return self.value_heads * self.value_dim * self.key_dim
 
     def layer_bytes(self, dtype: str, *, draft_tokens: int = 0) -> int:

@@ -156,7 +156,6 @@ def _states(setting: SglangSettings, rest: float) -> tuple[int, float]:
 
 
 def _rest_for(setting: SglangSettings, slots: int) -> float:
-    """Return the bytes that the pools need together for the ratio to yield `slots`."""
     drafts, padding = _charged_drafts(setting), setting.rules.padding
     each = setting.slot * (1 + drafts / setting.per_request)
     grant = slots * each + padding * setting.slot * (1 + drafts) + _replay(setting)

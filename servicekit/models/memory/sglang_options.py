@@ -145,7 +145,6 @@ class SglangSpeculation:
 
     @property
     def may_lose_its_graph(self) -> bool:
-        """Whether the draft graph is given up when memory is short."""
         return self.algorithm in DFLASH_FAMILY
 
 
