@@ -330,8 +330,8 @@ def _refuse_invisible_settings(session: Session) -> None:
     seen = sorted(deciding & set(session.settings.variables))
     if seen:
         raise UserError(
-            f"{' and '.join(seen)} is set for this command, and the service will not have it",
-            hint=f"say it in {session.places.config}, or use --config FILE",
+            f"{' and '.join(seen)} is set for this command only; the service would not have it",
+            hint=f"set it in {session.places.config}, or use --config FILE",
         )
 
 
@@ -346,7 +346,7 @@ def tell_changes(made: Iterable[Change], *, diffs: bool = False) -> None:
         if change.saved:
             why += f"; saved as {change.path.name}.servicekit-old"
         elif _is_drift(change):
-            why += "; kept, --force overrules that"
+            why += "; kept (--force replaces or removes it)"
         typer.echo(f"{paint(change.act.value, f'{change.act.value:8}')} {change.path}{why}")
         if diffs and (text := change.diff()):
             typer.echo(text)
@@ -402,4 +402,6 @@ def _start_or_hint(session: Session, proposal: Proposal, manager: Manager, *, no
         order(session, found, again=is_up and proposal.acts)
         follow(session, found)
     elif is_up and proposal.acts:
-        note(f"it runs as it was before; `servicekit restart {service.name}` takes the new files")
+        note(
+            f"still running the old files; `servicekit restart {service.name}` applies the new ones"
+        )

@@ -103,10 +103,10 @@ def remove_secret(
 
 def _place(session: Session, profile: Profile, variable: str) -> PurePosixPath:
     if variable not in profile.secrets:
-        known = ", ".join(profile.secrets) or "none"
+        known = f"; it has: {', '.join(profile.secrets)}" if profile.secrets else ""
         raise UserError(
             f'profile "{profile.name}" has no secret "{variable}"',
-            hint=f"name it in secrets of the profile; there are: {known}",
+            hint=f"add it to `secrets` in the profile{known}",
         )
     return session.places.secret(profile.name, variable)
 

@@ -97,8 +97,8 @@ def plan_of_what_runs(
     if why:
         raise UserError(
             f'"{recipe.name}" cannot be {to}, since {why}',
-            hint=f"`servicekit diff {recipe.name}` shows what an install would change; install and "
-            f"`servicekit restart {recipe.name}`",
+            hint=f"`servicekit restart {recipe.name} --install` applies the changes that "
+            f"`servicekit diff {recipe.name}` shows",
         )
     return plan
 

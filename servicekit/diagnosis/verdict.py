@@ -103,6 +103,10 @@ def figures_of(log: Reading) -> dict[str, float]:
 
 def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
     """Return a diagnosis for a terminal: cause, sentence, remedies in order, lines, source."""
+    figures = ", ".join(_figure(name, value) for name, value in diagnosis.figures.items())
+    summary = [f"the log's figures: {figures}"] if figures else []
+    if diagnosis.sentence == _NO_FAILURE:
+        return "\n".join((_NO_FAILURE, *summary))
     lines = [f"cause: {diagnosis.cause}", f"{diagnosis.sentence}"]
     if diagnosis.remedies:
         lines += ["", "what helps, in this order:"]
@@ -113,11 +117,7 @@ def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
     lines.append("")
     if diagnosis.cause.group is not Group.DEGRADED:
         lines.append(f"restart: {_RESTART[diagnosis.retry]}")
-    lines.append(f"source: {diagnosis.source}")
-    if diagnosis.figures:
-        figures = (_figure(name, value) for name, value in diagnosis.figures.items())
-        lines.append(f"the log's figures: {', '.join(figures)}")
-    return "\n".join(lines)
+    return "\n".join((*lines, f"source: {diagnosis.source}", *summary))
 
 
 def _figure(name: str, value: float) -> str:
@@ -142,6 +142,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, object]:
     }
 
 
+_NO_FAILURE: Final = "this log shows no failure: the engine started and served"
 _RESTART: Final = {
     Retry.ALWAYS: "a restart may help",
     Retry.ONCE: "one restart is worth it; the same cause again means stop",
@@ -214,10 +215,7 @@ def _from_ending(
             "this log shows no known failure; the lines below look like errors",
         )
     elif log.phase is BootPhase.SERVING:
-        cause, sentence = (
-            Cause.UNKNOWN,
-            "this log shows no failure: the engine started and served",
-        )
+        cause, sentence = Cause.UNKNOWN, _NO_FAILURE
     else:
         cause, sentence = Cause.UNKNOWN, "this log shows no known failure"
     return Diagnosis(

@@ -298,7 +298,7 @@ def _unpublished(
             since=newest.at.isoformat(timespec="milliseconds"),
             run=newest.run,
             pid=seen.pid,
-            why=newest.sentence or seen.text or f"its history ends with: {newest.kind.value}",
+            why=newest.sentence or seen.text or "its watchdog has not published a state yet",
             restarts=seen.restarts or 0,
         )
     if seen.active != "active" or seen.pid is None or not (seen.text or has_begun):

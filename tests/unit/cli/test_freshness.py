@@ -151,7 +151,7 @@ def test_a_restart_can_install_first(host: Host) -> None:
     plan = json.loads((host.home / "wrappers/here.plan.json").read_text())
     assert plan["profile"]["port"] == 18077
     assert host.supervisord.calls[-1] == "startProcess servicekit-here False"
-    assert "takes the new files" not in done.err
+    assert "applies the new ones" not in done.err
 
 
 def test_a_restart_that_cannot_install_stops_nothing(host: Host) -> None:

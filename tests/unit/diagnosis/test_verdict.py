@@ -311,6 +311,12 @@ def test_the_text_promises_no_restart_where_nothing_ended() -> None:
     assert "lines to read:" in render_text(diagnose(_log("fatal: x")))
 
 
+def test_a_log_without_failure_gets_no_cause_and_no_remedy() -> None:
+    """For an engine that serves, the text says only that, with the figures of its log."""
+    text = render_text(diagnose(_log(SERVING)))
+    assert text == "this log shows no failure: the engine started and served"
+
+
 def test_the_text_leaves_empty_parts_out() -> None:
     """Without remedies and lines there are no headings for them."""
     bare = Diagnosis(Cause.UNKNOWN, {}, "s", (), "the log's end", (), Retry.ALWAYS)
