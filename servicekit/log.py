@@ -1,7 +1,7 @@
 """Where events and the engine's lines go: to the journal with fields, or to plain lines elsewhere.
 
 Nothing here blocks for long: a reader that stopped reading must not stop the watchdog. What it does
-not take in time is dropped, counted, and told of later.
+not take in time is dropped, counted, and reported later.
 """
 
 from __future__ import annotations
@@ -161,11 +161,11 @@ class Output:
         self._size += len(data)
 
     def flush(self, limit: float = 0.0) -> bool:
-        """Write what the reader takes within `limit` seconds; tell whether all is written."""
+        """Write what the reader takes within `limit` seconds; return whether all is written."""
         while self._waiting or self._dropped:
             if not self._waiting:
                 count, self._dropped = self._dropped, 0
-                self._put(f"servicekit: {count} lines were dropped, since nobody read them")
+                self._put(f"servicekit: {count} lines were dropped, since no reader took them")
             if not self._poll.poll(limit * 1000):
                 return False
             piece = self._waiting[0]
@@ -332,6 +332,6 @@ def open_events(
 
 
 def _journal_reads(descriptor: int, stream: str) -> bool:
-    """Tell whether `descriptor` still is the stream that systemd connected to the journal."""
+    """Return whether `descriptor` still is the stream that systemd connected to the journal."""
     status = os.fstat(descriptor)
     return stream == f"{status.st_dev}:{status.st_ino}"

@@ -21,7 +21,7 @@ from servicekit.watchdog.status import Status, status_of
 WEBHOOK_LIMIT: Final = 20.0
 """Seconds that the webhook may take to answer."""
 FIELDS: Final = ("profile", "state", "cause", "why", "remedy", "since", "run", "restarts")
-"""Of `status --json`: what an alert tells."""
+"""Of `status --json`: the fields of an alert."""
 
 
 def alert(
@@ -108,7 +108,7 @@ def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
     os.write(stdin, json.dumps(fields).encode())
     os.lseek(stdin, 0, os.SEEK_SET)
     os.dup2(stdin, 0)
-    # A watchdog that ends has its signals blocked, and whoever it starts inherits that.
+    # A watchdog that ends has its signals blocked, and its children inherit that.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         os.execve(command[0], command, environment)  # noqa: S606 - no shell is the point

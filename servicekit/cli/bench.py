@@ -46,7 +46,7 @@ from servicekit.text import printable
 from servicekit.watchdog.status import Status
 
 UNSEEN: Final = "not-seen-afterwards"
-"""Stands among the reasons for being degraded where nobody could tell how the service ended up."""
+"""A reason for being degraded: the state of the service at the end could not be read."""
 ANOTHER_RUN: Final = "started-anew-meanwhile"
 """Stands there where the engine is not the one that was measured first."""
 LINE_EVERY: Final = 10.0
@@ -133,7 +133,7 @@ def bench(
 
 
 class _Run:
-    """One run: what it is to be, what it became."""
+    """One run: its request and its result."""
 
     def __init__(self, session: Session, profile: str, suite: str) -> None:
         self._session = session
@@ -283,7 +283,7 @@ class _Run:
             await runner.measure(cases)
 
     def _keep(self, result: BenchResult) -> UserError | None:
-        """Store it; give the error where that cannot be, since the result is worth telling."""
+        """Store it; return the error, if any, since the result is printed all the same."""
         states = Path(self._session.places.state)
         try:
             file = store.write(states, result)
@@ -304,7 +304,7 @@ def _unkept(states: Path, error: OSError) -> UserError:
 
 
 class _Keeper:
-    """Keeps what is measured as it comes, and tells how far it is."""
+    """Keeps the samples as they come, and shows the progress."""
 
     def __init__(self, cases: Sequence[Planned]) -> None:
         self.cases: list[Case] = []

@@ -100,7 +100,7 @@ def compare(
 
 
 def _tell(comparison: Comparison) -> None:
-    """Print the runs, a table for each case, the traps and what else is to be known."""
+    """Print the runs, a table for each case, the traps and the notes."""
     typer.echo(printable(f"suite {suite_in_words(comparison.suite)}"))
     for run in comparison.runs:
         told = run_in_words(run)

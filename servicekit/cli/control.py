@@ -108,7 +108,7 @@ def restart(
 
 
 def order(session: Session, found: Installed, *, again: bool = False) -> None:
-    """Give the order to start, or to start again, with earlier faults forgiven."""
+    """Order a start or restart, and reset the restart count."""
     profile = found.manifest.profile
     if not again and _runs(session.look(found)):
         note(f'"{profile}" runs already')
@@ -204,7 +204,7 @@ def is_up(now: Status) -> bool:
 def watch_start(
     session: Session, found: Installed, *, limit: float = inf, one_try: bool = False
 ) -> tuple[Status, float]:
-    """Show a start until it is up or over, `limit` seconds at most; tell how it is and how long.
+    """Show a start until it is up or over, for up to `limit` seconds; return status and seconds.
 
     With `one_try` it is over with the first fault, not when the watchdog has tried often enough.
     """
@@ -230,7 +230,7 @@ def watch_start(
 
 
 def _first_try(session: Session, now: Status) -> Status:
-    """Tell how the run before ended, of which the next one may have begun between two looks."""
+    """Show how the previous run ended, although the next one may have begun since."""
     if now.state == "failed":
         return now
     past = history.runs(ledger.read(Path(session.places.ledger(now.profile))))
@@ -239,7 +239,7 @@ def _first_try(session: Session, now: Status) -> Status:
 
 
 def watch_stop(session: Session, found: Installed) -> Status:
-    """Stop a service, showing how, and tell how it then is."""
+    """Stop a service, showing its states, and return its status."""
     profile = found.manifest.profile
     # A manager of its own for the order: this one goes on looking meanwhile.
     stopper = session.manager(found.manifest.manager)
@@ -253,7 +253,7 @@ def watch_stop(session: Session, found: Installed) -> Status:
 
 
 def conclude(now: Status, passed: float) -> None:
-    """Tell how a start ended after `passed` seconds, and where it failed, what would help."""
+    """Print how a start ended after `passed` seconds, with the remedy if it failed."""
     if is_up(now):
         context = now.context.get("effective")
         tokens = f", {context} tokens of context" if context else ""
@@ -309,7 +309,7 @@ class _StartLines:
             typer.echo(f"{profile}: usually ready after {duration(expected)}")
 
     def show(self, now: Status) -> None:
-        """Tell `now` if it is news, and not how it ends, which the verb says."""
+        """Print `now` if it is new; the verb prints the end."""
         line = f"{self._profile}: {now.state}: {now.why}"
         if line != self._told and now.state != "ready" and not now.at_rest:
             self._told = line

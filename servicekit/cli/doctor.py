@@ -61,7 +61,7 @@ def doctor(
 
 
 def _request(session: Session, only: str | None) -> DoctorRequest:
-    """Say what is to be looked at: the profile that is named, or those that are installed."""
+    """Return the profiles to check: the one that is named, or those that are installed."""
     installed = session.manifests()
     manager, no_manager = None, ""
     try:

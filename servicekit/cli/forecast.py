@@ -66,7 +66,7 @@ def memory_of(profile: Profile) -> int:
 
 
 class Found(NamedTuple):
-    """What the driver tells of the GPUs of a profile."""
+    """The driver's facts about the GPUs of a profile."""
 
     memory: int | None
     """Bytes of the smallest; `None` where no driver answers or memory is shared with the CPU."""

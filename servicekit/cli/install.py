@@ -310,14 +310,14 @@ def _manager_of(session: Session, name: str, *, force: bool) -> Manager | None:
     except UserError as error:
         if not force:
             raise UserError(
-                error.message, hint="--force removes the files without telling it"
+                error.message, hint="--force removes the files without informing it"
             ) from None
-        warn(f"{error.message}; it is not told, and stops nothing")
+        warn(f"{error.message}; continuing without it: the service is not stopped")
         return None
 
 
 def _tell_undone(held: Turn, manager: Manager | None) -> None:
-    """Tell of what an interrupted call had begun, which is undone; the manager may have seen it."""
+    """Report an interrupted call that is undone now; the manager may have seen its files."""
     if held.undone:
         note(held.undone)
         if manager is not None:

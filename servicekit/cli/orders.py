@@ -1,4 +1,4 @@
-"""What an install is told to do, from the command line and the profile."""
+"""The order of an install, from the command line and the profile."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def note(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print to stderr; where that fails, go on without it: the exit code still tells."""
+    """Print to stderr; a closed stderr is not an error, since the exit code remains."""
     try:
         print(f"servicekit: {text}", file=sys.stderr, flush=True)
     except OSError:  # a closed pipe, a terminal that is gone, a full disk
@@ -147,7 +147,7 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return ""
     whole = round(seconds)
-    if seconds < 10:  # noqa: PLR2004 - below it, tenths are worth telling
+    if seconds < 10:  # noqa: PLR2004 - below it, tenths matter
         return f"{seconds:.1f} s"
     if whole < MINUTE:
         return f"{whole} s"
@@ -159,5 +159,5 @@ def duration(seconds: float | None) -> str:
 
 
 def local(at: datetime) -> str:
-    """A time on the clock of whoever reads it."""
+    """A time in the reader's time zone."""
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -94,7 +94,7 @@ def _budget(plan: Plan, memory: int) -> Budget | None:
     try:
         return budget_of(plan, memory)
     except UserError:
-        return None  # no arithmetic for this engine or model; the engine itself will tell
+        return None  # no memory plan for this engine or model; the engine itself will report it
 
 
 def _port_holder(session: Session, found: Installed, recipe: Profile) -> str:

@@ -112,7 +112,7 @@ def _place(session: Session, profile: Profile, variable: str) -> PurePosixPath:
 
 
 def _owner(session: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
-    """Who must read the file: under Supervisor the service itself, else whoever wrote it."""
+    """Return the reader of the file: under Supervisor the service, else the one who wrote it."""
     own = session.manifests().get(profile.name)
     manager = session.manager_name(None if own is None else own.manager)
     if manager is ManagerName.SYSTEMD or os.geteuid() != 0:

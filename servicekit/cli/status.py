@@ -59,7 +59,7 @@ def _ask(session: Session, manager: str, profiles: list[str]) -> dict[str, Seen]
     try:
         seen = session.manager(manager).look([f"servicekit-{profile}" for profile in profiles])
     except UserError as error:
-        # What the watchdogs published is still worth telling.
+        # What the watchdogs published is shown all the same.
         note(f"the manager cannot be asked: {error.message}")
         return {}
     return {unit.removeprefix("servicekit-"): how for unit, how in seen.items()}

@@ -26,19 +26,19 @@ class Display(Protocol):
     """Who shows a transfer. All sizes are in bytes."""
 
     def stage(self, doing: str, size: int, done: int = 0) -> None:
-        """Begin with `size` bytes, `done` of which need nothing more."""
+        """Begin with `size` bytes; `done` of them are complete."""
 
     def checking(self, file: File) -> None:
-        """Tell which file is being compared with its checksum."""
+        """Show which file is being compared with its checksum."""
 
     def loading(self, file: File) -> None:
-        """Tell which file is being fetched."""
+        """Show which file is being fetched."""
 
     def moved(self, size: int) -> None:
         """Count `size` bytes more, or fewer."""
 
     def broke_off(self) -> None:
-        """Tell that the connection broke and is being made anew."""
+        """Report that the connection broke and is made again."""
 
 
 @contextmanager
@@ -100,7 +100,7 @@ class _Bar:
 
 
 def _tail(name: str) -> str:
-    """Shorten a file's name to what tells it from the others, for all to fit into a line."""
+    """Shorten a file's name to the part that differs, so that all fit into a line."""
     return (
         name if len(name) <= LONGEST_NAME else f"\N{HORIZONTAL ELLIPSIS}{name[1 - LONGEST_NAME :]}"
     )

@@ -76,7 +76,7 @@ def verify(
     _prepare(session, profile)
     with served(session, found, to="verified") as now:
         result = _verified(session, found, now, names, repeats)
-        # Before it is told, and before the service is stopped: both may fail, or be broken off.
+        # Before it is printed, and before the service is stopped: both may fail or be interrupted.
         with undisturbed():
             lost = _keep(session, result)
         if result.complete:
@@ -118,7 +118,7 @@ def _tell_another_run(session: Session, found: Installed, before: Status) -> Non
     """Print a note if the service restarted meanwhile: a gate may have failed for that."""
     try:
         now = session.look(found)
-    except UserError:  # who cannot be asked accuses nobody
+    except UserError:  # without an answer there is no contradiction
         return
     if now.run != before.run or not is_up(now):
         note(
@@ -170,7 +170,7 @@ async def _ask(
 ) -> None:
     async with client_of(session, recipe, now) as client:
         path = engine(recipe.engine).pool_path
-        # SGLang's tells its API key, and nothing that is wanted here.
+        # SGLang's answer contains its API key, and nothing that is needed here.
         told = await client.properties(path) if path == "/props" else {}
         subject = _subject(session, recipe, now, told, repeats)
         gates = {name: GATES[name] for name in names}

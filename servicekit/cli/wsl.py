@@ -1,4 +1,4 @@
-"""`wsl`: what Windows must be told so that services under WSL2 keep running."""
+"""`wsl`: settings of Windows that keep services under WSL2 running."""
 
 from __future__ import annotations
 

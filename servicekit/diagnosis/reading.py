@@ -28,7 +28,7 @@ class LogFinding:
     phase: BootPhase | None
     """The furthest step of the boot when it was written."""
     speaker: str
-    """Rank or process that wrote it, as far as the line tells."""
+    """Rank or process that wrote it, as far as the line shows."""
     outlived: bool = False
     """Whether the engine went on working afterwards."""
 

@@ -9,7 +9,7 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
 - `role`: `cause` (default), `symptom` (explains only where no cause was found), `notice` (nothing
   ended, but something is not as it should be) or `echo` (a wrapper, never the cause);
 - `cause`: a word of `causes.Cause`; an `echo` has none;
-- `literals`: plain texts of which the line has at least one: one automaton looks for all of them,
+- `literals`: plain texts, at least one of them in the line: one automaton looks for all of them,
   so more of them cost nothing, but each should be rare in ordinary lines;
 - `pattern`: a regular expression for the *beginning* of the message, behind timestamps, ranks,
   levels and exception classes: what a prompt quotes in the middle of a line cannot match. Named
@@ -156,7 +156,7 @@ class Mark:
 
     @property
     def has_captures(self) -> bool:
-        """Whether the line has figures, some of which may stand in the next lines."""
+        """Whether the line has figures, which may continue in the next lines."""
         return compiled(self.pattern).groups > 0
 
     def match(self, message: str) -> re.Match[str] | None:

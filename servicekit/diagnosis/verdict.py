@@ -73,7 +73,7 @@ def diagnose(
     """Return why the engine ended.
 
     `options` are the profile's engine options by name, for the remedies. `exit_status` is what the
-    engine's process exited with although nobody asked it to, or `signal` the number of the signal
+    engine's process exited with, unasked, or `signal` the number of the signal
     it died by; both are `None` for an engine that lives, and where only its log is known.
     """
     if isinstance(log, LogReader):

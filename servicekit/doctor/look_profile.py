@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from servicekit.service.plan import Plan
 
 REMEMBERED: Final = timedelta(days=14)  # how far back a profile's history is read
-# Endings that tell about the host and not about the engine.
+# Causes that concern the host, not the engine.
 CUT_OFF: Final = (Cause.IDLE_KILL, Cause.SUSPEND, Cause.POWER_LOSS)
 
 T = TypeVar("T")

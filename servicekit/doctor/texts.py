@@ -33,7 +33,7 @@ def leading_number(text: str) -> int:
 
 
 def program_version(text: str) -> str:
-    """Read the version that `systemctl --version` prints, in full where it tells that."""
+    """Read the version that `systemctl --version` prints, in full if it prints that."""
     match = re.match(r"systemd (\S+)(?: \(([^)]+)\))?", text)
     return (match[2] or match[1]) if match else "of unknown version"
 

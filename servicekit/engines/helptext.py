@@ -1,6 +1,6 @@
 """Reads the `--help` of an engine: llama.cpp's own format and that of Python's argparse. Pure.
 
-What a help text tells of an option is less than what the parser knows: its names, whether a value
+A help text shows less of an option than the parser knows: its names, whether a value
 follows, and the choices where they are listed. Types are mostly left open.
 """
 

@@ -57,7 +57,7 @@ def find_model(model: str) -> Path:
             message, hint="name a GGUF file, or one inside a Python package as package:file"
         )
     package = named["package"]
-    # A dotted name imports its parents, one of which may be missing.
+    # A dotted name imports its parents, and one may be missing.
     with contextlib.suppress(ModuleNotFoundError):
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec else ():

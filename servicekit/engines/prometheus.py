@@ -1,7 +1,7 @@
 """Reads those few series of a Prometheus text exposition that are asked for. Pure.
 
 The watchdog reads an exposition every few seconds on a machine whose cores belong to the engine. Of
-a page of 625 series it wants ten, so lines are told apart by name before anything is parsed: 0.5 ms
+a page of 625 series it wants ten, so lines are selected by name before parsing: 0.5 ms
 a page and nothing to import, where `prometheus_client.parser` took 21 ms, and 89 ms to import, on
 the same core. The tests hold this reader against that one.
 """
@@ -65,7 +65,7 @@ def _unescape(text: str) -> str:
 def totals(samples: Iterable[MetricSample], *, of: str) -> dict[str, float]:
     """Return the sum of the samples of each name: over the ranks of an engine, say.
 
-    A sample that is no number tells nothing: it differs from itself, and would pass for progress.
+    A sample that is no number is ignored: it differs from itself, and would pass for progress.
     Raise `ShapeError` where there are none: either they are not out of an exposition of engine `of`
     or the engine does not count, and neither must pass for counters that stand still.
     """

@@ -26,7 +26,7 @@ from servicekit.profiles.vocabulary import EngineName
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-VERSION_DEADLINE: Final = 10.0  # seconds that a program may take to tell its version
+VERSION_DEADLINE: Final = 10.0  # seconds that a program may take to print its version
 
 # Arguments that make an engine list its options without loading a model.
 HELP: Final[Mapping[EngineName, tuple[str, ...]]] = {
@@ -167,7 +167,7 @@ def _cuda(packages: Mapping[str, str]) -> str | None:
 
 
 def _build(program: Path, packages: Mapping[str, str], account: str | None) -> str | None:
-    """Number of llama.cpp's build: what the program tells, or what the wheel's version ends in."""
+    """Number of llama.cpp's build: as the program prints it, or as the wheel's version ends."""
     if not packages:
         text = output(
             [str(program), "--version"],

@@ -102,7 +102,7 @@ async def call(function: Callable[[], T]) -> T:
     answer: asyncio.Future[T] = loop.create_future()
 
     def settle(by: Callable[[], None]) -> None:
-        if not answer.done():  # nobody waits any more where it was cancelled
+        if not answer.done():  # a cancelled one has no waiter any more
             by()
 
     def work() -> None:

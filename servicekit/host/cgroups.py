@@ -61,7 +61,7 @@ def delegated() -> Path | None:
 
 
 def _is_delegated(group: Path) -> bool:
-    """Tell whether systemd marked the group, or gave it to our user, as before version 251."""
+    """Return whether systemd marked the group, or gave it to our user, as before version 251."""
     for attribute in ("user.delegate", "trusted.delegate"):
         with suppress(OSError):
             return os.getxattr(group, attribute) == b"1"

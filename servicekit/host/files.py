@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @contextmanager
 def instead_of(path: Path) -> Iterator[Path]:
     """Yield a new name beside `path`, then put what was written there in its place at once."""
-    # A name that nobody can have laid a link at, and that is not longer than a name may be.
+    # No other account can have laid a link at this name, and it is not too long for a name.
     new = path.with_name(f".servicekit-{os.urandom(8).hex()}")
     try:
         yield new
@@ -44,7 +44,7 @@ def replace(path: Path, text: str, *, mode: int | None = None, durable: bool = F
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file until it is closed; return whether nobody else has locked it."""
+    """Lock an open file until it is closed; return whether no other process has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

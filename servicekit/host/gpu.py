@@ -55,7 +55,7 @@ class Device:
     capability: str | None = None
     """Compute capability, such as "12.0"."""
     persistence: bool | None = None
-    """Whether the driver keeps it set up while nobody uses it; `None` where it has no such mode."""
+    """Whether the driver stays initialised while no process uses it; `None` without such a mode."""
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
@@ -228,7 +228,7 @@ class _Talk:
 
     def say(self, request: Mapping[str, Any]) -> None:
         """Write a request: far smaller than a pipe, so it never waits."""
-        with suppress(BrokenPipeError):  # the end of its output will tell
+        with suppress(BrokenPipeError):  # the end of its output shows it
             os.write(self._in, json.dumps(request).encode() + b"\n")
 
     def _readable(self) -> None:

@@ -69,7 +69,7 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
 
 
 def find(nvml: Any, gpu: str) -> Any:  # noqa: ANN401 - as above
-    """Find a GPU by its index or by its UUID, of which CUDA lets the end be left out."""
+    """Find a GPU by its index or by its UUID, whose end may be omitted as in CUDA."""
     if gpu.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(gpu))
     if not gpu.startswith("MIG-"):
@@ -81,7 +81,7 @@ def find(nvml: Any, gpu: str) -> Any:  # noqa: ANN401 - as above
 
 
 def processes(nvml: Any, handle: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - as above
-    """List who computes or draws on a GPU; MiB are `None` where the driver does not tell (WSL).
+    """List who computes or draws on a GPU; MiB are `None` if the driver does not report them (WSL).
 
     The version of the call is named: the unversioned one has been filled in by drivers whose
     structures had another shape, which mixed pids and sizes up.

@@ -228,7 +228,7 @@ def account(uid: int) -> str:
 
 
 class ProcessReader:
-    """Reads command lines and environments, none of which can make the caller wait for long.
+    """Reads command lines and environments without making the caller wait for long.
 
     A daemon thread reads; when it does not come back, the process that it waits for is not read
     again, and the thread is left behind: its wait ends with that process or with ours.

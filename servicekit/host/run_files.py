@@ -1,6 +1,6 @@
 """Files that runs leave below a profile's state directory, each written once. Disk.
 
-The directory is a service's own, and whoever writes or reads there may be root, who must not be led
+The directory is a service's own, and the writer or reader may be root, who must not be led
 astray by what that service put there: every step is taken relative to a directory that is open and
 was no link, and what is not a regular file is passed over.
 """
@@ -28,7 +28,7 @@ _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def prepare(state: Path, folder: str) -> None:
     """Make `folder` below `state`; raise `OSError` where nothing can be written there.
 
-    Where `state` is not, it is left to whoever will own it.
+    Where `state` is not, it is left to its future owner.
     """
     if not state.exists():
         return
@@ -67,7 +67,7 @@ def write(state: Path, folder: str, name: str, text: str) -> None:
 
 @contextmanager
 def alone(state: Path) -> Iterator[bool]:
-    """Keep the profile with this state directory to oneself; tell whether nobody else has it.
+    """Lock the profile with this state directory; return whether no other process has it.
 
     Two that ask an engine at once measure each other. Where nothing can be locked, nobody is kept
     out.

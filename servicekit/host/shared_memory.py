@@ -53,7 +53,7 @@ class SharedMemory:
                         self._ours[path] = inode
 
     def clear(self) -> tuple[str, ...]:
-        """Remove the noted files that nobody uses; return their paths."""
+        """Remove the noted files that no process uses; return their paths."""
         there = {path: inode for path, inode in self._ours.items() if _inode(path) == inode}
         self._ours = {}
         used = used_by(procfs.pids(), self._memory) if there else {}

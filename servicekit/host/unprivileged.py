@@ -51,7 +51,7 @@ os.execve(order["argv"][0], order["argv"], order["environment"])
 
 
 def ids_of(account: str | None) -> tuple[int, int] | None:
-    """Return the ids to run as in place of root: the account's, else nobody's.
+    """Return the ids to run as in place of root: the account's, else those of `nobody`.
 
     `None`: stay who we are, since we are not root, or the services are our own.
     """

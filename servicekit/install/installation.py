@@ -47,7 +47,7 @@ class Order:
     places: Places
     manager: ManagerName
     user: str | None
-    """Account of the service; `None` for whoever runs the manager."""
+    """Account of the service; `None` for the account that runs the manager."""
     user_name: str | None
     """The same, where the command line named it."""
     command: tuple[str, ...]
@@ -60,7 +60,7 @@ class Order:
     gpus: tuple[str, ...] = ()
     """Names of the profile's GPUs: those that it uses itself, and others that they are known by."""
     uuids: tuple[str, ...] = ()
-    """UUIDs of the profile's GPUs, in its order, where the driver told all of them."""
+    """UUIDs of the profile's GPUs, in its order, if the driver listed all of them."""
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
     alert_command: tuple[str, ...] = ()
@@ -178,7 +178,7 @@ def uninstall(
     tree, places = turn.tree, turn.places
     service = profile_id(profile)
     made = remove(service, turn, places, manager, stop_limit=stop_limit, force=force)
-    # Gone with the run that it tells of.
+    # It is gone with its run.
     tree.delete_tree(places.runtime / profile)
     if purge:
         _delete_own(profile, tree, places)
@@ -190,7 +190,7 @@ def uninstall(
 
 
 def purge_remains(profile: str, turn: Turn) -> bool:
-    """Take away what an uninstall without `purge` left of `profile`; tell whether there was any.
+    """Take away what an uninstall without `purge` left of `profile`; return whether there was any.
 
     It must not be installed. The account that an install made stays, as it stayed then.
     """

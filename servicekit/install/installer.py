@@ -76,7 +76,7 @@ class Proposal:
 
     service: ServiceId
     user: str | None
-    """Account of the service; `None` for whoever runs the manager."""
+    """Account of the service; `None` for the account that runs the manager."""
     changes: tuple[Change, ...]
     manifest: Manifest
     directories: tuple[Directory, ...] = ()

@@ -1,7 +1,7 @@
 """What an install leaves behind as its memory: every file it wrote, with its hash. Pure.
 
-One manifest per installed profile. With it a second install can tell a file of ours from one that
-was changed by hand, and an uninstall removes exactly what was written.
+One manifest per installed profile. With it a second install recognises files that were changed
+by hand, and an uninstall removes exactly what was written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def fingerprint(path: PurePosixPath, content: bytes, mode: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One file that servicekit wrote: enough to tell it from one that was changed since."""
+    """One file that servicekit wrote: enough to detect a later change."""
 
     path: PurePosixPath
     """Absolute, as the running system sees it (without any `--root`)."""
@@ -52,7 +52,7 @@ class Written:
     mode: int
     """Permission bits; with `S_IFLNK` for a symbolic link, whose content is its target."""
     owner: str | None
-    """Account that owns it; `None` for whoever installed it."""
+    """Account that owns it; `None` for the account that installed it."""
 
     def is_(self, content: bytes, mode: int) -> bool:
         """Whether a file with this content and mode is what was written."""
@@ -71,7 +71,7 @@ class Manifest:
     """Account that `--user-name` named; `None` where profile and settings decide."""
     port: int
     gpus: tuple[str, ...]
-    """Names of its GPUs: what the profile calls them, and where the driver told, all others."""
+    """Names of its GPUs: what the profile calls them, and if the driver lists them, all others."""
     enabled: bool
     """Whether it starts at boot."""
     files: tuple[Written, ...]
@@ -80,7 +80,7 @@ class Manifest:
     kv_tokens: int | None = None
     """Tokens that the memory plan saw in the pool; `None` where the GPU could not be asked."""
     uuids: tuple[str, ...] = ()
-    """UUIDs of the profile's GPUs, in its order; none where the driver did not tell them all."""
+    """UUIDs of the profile's GPUs, in its order; none if the driver did not list them all."""
     kv_precision_accepted: str | None = None
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
     overruled: tuple[str, ...] = ()

@@ -43,7 +43,7 @@ def look(tree: Tree, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, Pres
 def drifted(
     tree: Tree, installed: Sequence[Manifest], others: Iterable[Manifest] = ()
 ) -> dict[str, tuple[str, ...]]:
-    """Tell of each of `installed` which files are not as an install left them, and how.
+    """Return for each of `installed` which files differ from what was installed, and how.
 
     `others` are manifests of what may share files with them.
     """
@@ -56,7 +56,7 @@ def drifted(
         try:
             here = tree.look(path)
         except PermissionError:
-            continue  # for whoever may read it to tell
+            continue  # an account that may read it reports it
         except OSError as error:
             found[path] = f"{path}: {error.strerror}"
             continue

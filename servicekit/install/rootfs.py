@@ -40,7 +40,7 @@ class Tree:
 
     @property
     def is_image(self) -> bool:
-        """Whether this is some other system's tree, of which nothing must be run."""
+        """Whether this is another system's tree, so that none of its programs may run."""
         return self.root != "/"
 
     def account(self, name: str) -> tuple[int, int] | None:
@@ -165,7 +165,7 @@ class Tree:
             os.unlink(name, dir_fd=directory)
 
     def delete_directory(self, path: PurePosixPath) -> bool:
-        """Remove a directory if it is there and empty; tell whether it is gone."""
+        """Remove a directory if it is there and empty; return whether it is gone."""
         try:
             with self._at(path) as (parent, name):
                 os.rmdir(name, dir_fd=parent)

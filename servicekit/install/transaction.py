@@ -5,7 +5,7 @@ A transaction has four parts, and a journal on disk that says which files it is 
 1. *staging*: every new text is written beside its place, every old one is kept by a hard link.
    Whatever needs disk space happens here, while nothing has changed yet.
 2. *switching*: renames, each atomic.
-3. *settling*: the service manager is told (`then`), and may refuse.
+3. *settling*: the service manager is informed (`then`), and may refuse.
 4. *commit*: the journal is renamed. Until this moment any failure, or a SIGKILL met by the next
    call, restores the old state; from it on, the next call only finishes the cleaning.
 """
@@ -140,7 +140,7 @@ def apply(
     """Carry out `made` and write `manifest` (`None` removes it): all of it or nothing.
 
     `then` runs when the files are in place and may raise, which restores them; `undone` runs after
-    that. Neither runs where nothing is to be done. Returns the manifest as written. Raises
+    that. Neither runs if there is nothing to do. Returns the manifest as written. Raises
     `UserError` when nothing was changed.
     """
     tree, places = mine.tree, mine.places
@@ -326,7 +326,7 @@ def _write_journal(
 
 
 class _Begun(NamedTuple):
-    """What a journal tells of a transaction."""
+    """A transaction as its journal describes it."""
 
     profile: str
     operations: tuple[_Operation, ...]
@@ -383,7 +383,7 @@ def _take(mine: Turn, lock: Path, patience: float) -> int:
 
 
 def _by_name(places: Places) -> list[Path]:
-    """Directories that only servicekit has a use for: removed when empty, whoever made them."""
+    """Directories that only servicekit has a use for: removed when empty."""
     own = [path for path in places.manifests.parents if path.name == "servicekit"]
     return [*own, places.manifests]
 

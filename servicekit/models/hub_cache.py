@@ -1,7 +1,7 @@
 """The hub's cache on disk, where every engine looks for models by name. Disk.
 
 The layout is huggingface_hub's, and llama.cpp's as well: `blobs/` holds files under their
-checksums, `snapshots/COMMIT/` links to them by their names, `refs/` tells which commit a branch or
+checksums, `snapshots/COMMIT/` links to them by their names, `refs/` says which commit a branch or
 tag is.
 """
 
@@ -85,7 +85,7 @@ class Repository:
         return self.folder / "snapshots" / commit
 
     def ref(self, revision: str) -> Path:
-        """File that tells which commit `revision` is."""
+        """File with the commit of `revision`."""
         return self.folder / "refs" / revision
 
     def commit(self, revision: str) -> str | None:

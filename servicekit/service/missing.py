@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def missing(profile: Profile, places: Places, root: Path = Path("/")) -> Missing | None:
-    """Tell what the engine of `profile` would not find on this host, or in the image below `root`.
+    """Return what the engine of `profile` would not find on this host, or in the image `root`.
 
     Asks no network, and takes milliseconds. `None` where all of it is here, and where that cannot
-    be told, since the caller may not look or the engine finds its model in its own way.
+    be known, since the caller may not look or the engine finds its model in its own way.
     """
     cache = Path(hub_cache(profile, places))
     try:

@@ -40,7 +40,7 @@ class Host:
     rivals: tuple[str, ...] = ()
     """Installed profiles that share a GPU or the port with this one, by name."""
     uuids: tuple[str, ...] = ()
-    """The profile's GPUs in its order, where the driver told all of their UUIDs."""
+    """The profile's GPUs in its order, if the driver listed all of their UUIDs."""
     kv_tokens: int | None = None
     """Tokens of the KV pool by the memory plan; `None` where the GPU could not be asked."""
     alert_command: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def make_plan(profile: Profile, host: Host) -> Plan:
         **_surroundings(host),
         **{name: (value,) for name, value in _cache_environment(host.places).items()},
         **{name: (value,) for name, value in adapter.environment(profile)},
-        # CUDA numbers the fastest GPU 0 unless told to number them as the driver does.
+        # By default CUDA numbers the fastest GPU 0; this numbers them as the driver does.
         "CUDA_DEVICE_ORDER": ("PCI_BUS_ID",),
         "CUDA_VISIBLE_DEVICES": (",".join(_visible(profile, host)),),
     }

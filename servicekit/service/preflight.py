@@ -25,7 +25,7 @@ def check_secrets(profile: Profile, places: Places) -> Iterator[Remark]:
             message = f"is not stored: run `servicekit secret set {profile.name} {name}`"
             yield Remark(Level.ERROR, f"secrets.{name}", message)
         except OSError:
-            continue  # only its owner can tell
+            continue  # only its owner can read it
         else:
             if empty:
                 message = f"is empty: run `servicekit secret set {profile.name} {name}`"

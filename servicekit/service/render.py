@@ -63,7 +63,7 @@ class Artifact:
     """Permission bits; `LINK` for a symbolic link."""
     text: str
     owner: str | None
-    """Account that owns it; `None` for whoever installs it."""
+    """Account that owns it; `None` for the account that installs it."""
 
 
 def artifacts(plan: Plan, manager: ManagerName, *, enabled: bool = True) -> tuple[Artifact, ...]:

@@ -77,7 +77,7 @@ class TunnelFiles:
 
     @property
     def user(self) -> str | None:
-        """Account of the service; `None` for whoever runs the manager."""
+        """Account of the service; `None` for the account that runs the manager."""
         # A container that has only Supervisor usually has only root, too.
         system = self.places.scope is Scope.SYSTEM and self.manager is ManagerName.SYSTEMD
         return ACCOUNT if system else None

@@ -80,7 +80,7 @@ def sweep_ssh(path: Path) -> None:
     """Kill an ssh that outlived its service and still holds the port.
 
     That happens under Supervisor only: systemd kills the whole control group. A file names a pid,
-    so it is believed only where nobody but the calling account can have written it, and only a
+    so it is trusted only if no other account can have written it, and only a
     process of that account is killed. Root never acts on a file of the tunnel's account.
     """
     state = _own_state(path)

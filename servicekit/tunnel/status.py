@@ -185,7 +185,7 @@ async def _back(tunnel: Tunnel, home: Path) -> AsyncIterator[int]:
             trouble = await _until_up(link, there)
         if trouble is not None:
             raise _NoWayBackError(trouble)
-        # ssh blocks if nobody reads its output.
+        # ssh blocks if its output is not read.
         rest = asyncio.create_task(_read_on(link))
         try:
             yield port

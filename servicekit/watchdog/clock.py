@@ -1,4 +1,4 @@
-"""When something happened, by clocks that nobody sets: the boot's id, and the time since it began.
+"""When something happened, by clocks that cannot be set: the boot's id, and the time since.
 
 The wall clock can be set back or ahead by years, and is only shown.
 """

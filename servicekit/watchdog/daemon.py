@@ -468,7 +468,7 @@ class Watchdog:
         return port_holder(profile.host, profile.port, self._alive(), self._census)
 
     async def _holds_vram(self) -> bool | None:
-        """Tell whether the engine holds VRAM; a CPU profile has nothing to hold."""
+        """Return whether the engine holds VRAM; a CPU profile holds none."""
         if not self._profile.gpus:
             return None
         held = (await self.survey()).engine_mib

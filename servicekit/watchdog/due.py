@@ -65,9 +65,9 @@ def launch(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
 
 
 def give_up_survey(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
-    """End where nobody can say who holds GPU and port."""
+    """End without a survey of the holders of GPU and port."""
     waited = at - memory.survey.next_at
-    sentence = f"cannot tell who holds the GPU and the port: no survey for {waited:.0f} s"
+    sentence = f"no survey of the GPU and the port for {waited:.0f} s"
     return ending.settle(policy, memory, at, fault_of(Cause.DRIVER, sentence))
 
 
@@ -220,7 +220,7 @@ def unsettled(policy: Policy, memory: Memory, _: float) -> tuple[Memory, Actions
         remedy = "reset the GPU or reboot the machine"
         fault = Fault(Cause.VRAM_ORPHAN, end.unsettled, remedy)
     else:
-        fault = fault_of(Cause.DRIVER, "cannot tell what is left of the engine: no survey")
+        fault = fault_of(Cause.DRIVER, "no survey shows what is left of the engine")
     memory = replace(memory, end=replace(end, unsettled=fault.sentence))
     return ending.gone(policy, memory, end.fault or fault)
 

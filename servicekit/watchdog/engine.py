@@ -129,7 +129,7 @@ class EngineProcess:
     def members(self, processes: Mapping[int, Stat] | None = None) -> dict[int, Stat]:
         """Return its living processes, by pid.
 
-        A zombie leader of which a thread still lives is one of them. `processes` is a survey
+        A zombie leader with a living thread is one of them. `processes` is a survey
         that was taken just now, where the caller has one.
         """
         processes = self._census.look() if processes is None else processes

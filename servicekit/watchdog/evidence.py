@@ -133,7 +133,7 @@ async def _comes(path: str, limit: float, is_there: Callable[[str], bool]) -> bo
     """Wait for a file that may be made at this very moment."""
     with suppress(TimeoutError):
         async with asyncio.timeout(limit):
-            while not is_there(path):  # noqa: ASYNC110 - nobody here makes it
+            while not is_there(path):  # noqa: ASYNC110 - another process makes it
                 await asyncio.sleep(LOOK_AGAIN)
     return is_there(path)
 

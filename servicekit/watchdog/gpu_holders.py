@@ -30,7 +30,7 @@ class Holders:
     unattributed_mib: int
     """In use above the baseline, and no living process accounts for it."""
     baseline: Mapping[str, int] = field(default_factory=dict)
-    """MiB in use by nobody, by UUID: the least that was ever seen."""
+    """MiB in use without a process, by UUID: the least that was ever seen."""
 
 
 def attribute(
@@ -46,7 +46,7 @@ def attribute(
 
     `engine` are the live engine's pids, `None` without one; `living` is every process that can be
     seen, and `whole_host` whether that is every process there is. What the driver cannot attribute
-    is judged by what is in use above `baseline`: the engine's while there is one, else nobody's.
+    is judged by what is in use above `baseline`: the engine's, if there is one.
     """
     of_engine = unattributed = 0
     reported = True
@@ -112,7 +112,7 @@ def holds_gpu(
 
 
 def sees_whole_host() -> bool:
-    """Tell whether our pid namespace is the host's own: its inode number is fixed in the kernel."""
+    """Return whether our pid namespace is the host's: its inode number is fixed in the kernel."""
     return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC  # noqa: PLR2004 - PROC_PID_INIT_INO
 
 

@@ -36,7 +36,7 @@ LARGEST: Final = 4 * SIZE_LIMIT
 HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
 """Seconds from a fault to the next launch, after that many faults in a row; then the last."""
 BOOTS_COMPARED: Final = 5
-"""Boots of which the median is what the next one is expected to take."""
+"""Number of boots whose median is the expected time of the next one."""
 
 
 class Kind(StrEnum):
@@ -77,7 +77,7 @@ _FIELDS: Final = {
     "context": untrusted.optional(untrusted.each(untrusted.optional(untrusted.is_count))),
     "baseline": untrusted.each(untrusted.is_count),
 }
-# What each value of a line must be, so that nobody who reads a record has to ask.
+# What each value of a line must be, so that readers need no checks of their own.
 
 _CAUSES: Final = {cause.value: cause for cause in Cause}
 

@@ -224,7 +224,7 @@ class Loop:
         return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Let a bug in a task end the run: nobody would answer for it."""
+        """Let a bug in a task end the run instead of losing its result."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._bug = error

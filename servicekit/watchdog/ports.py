@@ -33,7 +33,7 @@ class PortHolder:
 def port_holder(
     host: str, port: int, engine: EngineProcess | None, census: Census
 ) -> PortHolder | None:
-    """Find who listens on `host` and `port`; `None` when nobody does.
+    """Find who listens on `host` and `port`; `None` if no process does.
 
     A refused connection is known at once, while the kernel's table of sockets takes milliseconds to
     read, which is too long for a probe that runs ten times per second.

@@ -40,7 +40,7 @@ def stands_still(before: Activity, now: Activity, seconds: float) -> bool:
 
 
 def signs(before: Activity, now: Activity, seconds: float) -> tuple[Sign, ...]:
-    """Tell what shows that an engine got on in the `seconds` between two looks."""
+    """Return the signs of progress in the `seconds` between two readings."""
     cpu = now.cpu_seconds - before.cpu_seconds
     io = now.io_bytes - before.io_bytes
     return tuple(

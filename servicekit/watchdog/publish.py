@@ -77,7 +77,7 @@ class NotifyError(UserError):
 
 
 class Notifier:
-    """Speaks to the service manager; without NOTIFY_SOCKET nobody listens, and nothing is sent.
+    """Speaks to the service manager; without NOTIFY_SOCKET nothing is sent.
 
     Only a lost READY=1 is an error: the manager would wait for it and then kill a healthy service.
     """
@@ -97,7 +97,7 @@ class Notifier:
                 raise NotifyError("", error) from None
             self._notifier.socket.settimeout(SEND_LIMIT)
         self.interval = _watchdog_interval(os.environ)
-        """Seconds within which `keep_alive` must be called; `None` when nobody waits for it."""
+        """Seconds within which `keep_alive` must be called; `None` without a watchdog timer."""
 
     def ready(self, status: str) -> None:
         """Send READY=1; raise `NotifyError` where that is lost."""
@@ -253,7 +253,7 @@ _SCHEMA: Final = {
     "host": _is_loopback,
     "port": untrusted.optional(lambda value: _is_tokens(value) and value in range(LAST_PORT + 1)),
 }
-# What each value of a state file must be, so that nobody who shows one has to ask.
+# What each value of a state file must be, so that readers need no checks of their own.
 
 
 def write_state(path: Path, state: DataclassInstance) -> None:

@@ -57,7 +57,7 @@ HOLD_EVERY: Final = 1.0
 # What an engine that was asked to end may still have running for so long: its workers end, too.
 LINGER: Final = 1.0
 # How long an ending engine without its workers may do nothing. vLLM's API server waits until its
-# connections are closed, which nobody answers any more.
+# connections are closed, which are not answered any more.
 IDLE_LIMIT: Final = 1.0
 # How long an engine that lost a process must answer nothing, its counters standing still.
 LOST_LIMIT: Final = 1.0
@@ -284,7 +284,7 @@ def probe_passed(policy: Policy, memory: Memory, event: ProbePassed) -> tuple[Me
         probe=Probing(next_at=at + policy.interval, finished_at=at),
         load=replace(memory.load, identified=True),
         contexts=event.contexts,
-        # The counters are about to count our own completion, which is nobody's traffic.
+        # The counters are about to count our own completion, which is not user traffic.
         reading=replace(memory.reading, counters=None, moved_at=at),
         suspended="",
     )

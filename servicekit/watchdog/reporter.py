@@ -77,7 +77,7 @@ class LineSplitter:
 
 
 class Reporter:
-    """Tells the ledger, `state.json`, the manager and the log what changes in one run."""
+    """Writes the changes of one run to the ledger, `state.json`, the manager and the log."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Reporter:
                 self._announce(now, seen)
 
     def ready(self, memory: Memory) -> None:
-        """Tell the manager READY=1; a `NotifyError` is no bug of ours and ends the run."""
+        """Send READY=1 to the manager; a `NotifyError` is no bug of ours and ends the run."""
         status = Published.READY.value
         with self.fenced("the status line"):
             status = self._status(view(memory))
@@ -156,7 +156,7 @@ class Reporter:
             self._notifier.extend(seconds)
 
     def tick(self, memory: Memory, quiet: float) -> float:
-        """Tell the manager that the loop turns; return the seconds until it must turn again.
+        """Report to the manager that the loop turns; return the seconds until it must turn again.
 
         While starting, the status line shows the time that passes.
         """

@@ -55,7 +55,7 @@ def wake_at(policy: Policy, memory: Memory) -> float | None:
 
 
 def step(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Actions]:
-    """Take one event: what the run remembers from now on, and what is to be done."""
+    """Take one event; return the new memory and the actions."""
     memory, actions = _react(policy, memory, event)
     memory, due = _happen(policy, memory, event.at)
     return memory, (*actions, *due)

@@ -1,7 +1,7 @@
 """How a service is: what its watchdog published, believed only while that watchdog lives.
 
 A watchdog that was killed leaves a `state.json` that says "ready". So a state counts only while the
-process that wrote it lives, told by pid and start time; without one, manager and ledger decide.
+process that wrote it lives, known by pid and start time; without one, manager and ledger decide.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 CONTEXT: Final = ("requested", "declared", "physical", "effective")
 BEGIN_WITHIN: Final = 15.0  # seconds in which a watchdog has written its first state
-UNKNOWN: Final = "unknown"  # what is not published: nobody here can tell
+UNKNOWN: Final = "unknown"  # never published: the state cannot be read here
 
-# What a run has last told the ledger, as the word that it would have published.
+# The last record of a run, as the state that it would have published.
 _PUBLISHED: Final = {
     "started": "starting",
     "launched": "starting",
@@ -85,7 +85,7 @@ class Status:
     drift: tuple[str, ...] = ()
     """Files that are not as the install left them."""
     since_seconds: float | None = None
-    """Seconds in that state; `None` where only the wall clock can tell."""
+    """Seconds in that state; `None` if only the wall clock is known."""
     overruled: tuple[str, ...] = ()
     """Errors that `--anyway` overruled at the last install or start."""
     outdated: str = ""
@@ -160,12 +160,12 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
 
 
 def is_believed(state: State, seen: Seen | None) -> bool | None:
-    """Whether the process that published `state` lives; `None` where that cannot be told.
+    """Whether the process that published `state` lives; `None` if that is unknown.
 
     It must be the manager's main process: the service's account writes the file and can name any
     process in it. Where the manager cannot be asked, a process that lives is enough. Of a process
     that is hidden from this account (hidepid, ProtectProc=), or that lives in another pid
-    namespace, the manager alone can tell.
+    namespace, only the manager knows.
     """
     if seen is not None and seen.pid != state.pid:
         return False
@@ -284,7 +284,7 @@ def _is_newest(last: State, records: Sequence[Record], now: Moment | None) -> bo
 def _unpublished(
     profile: str, seen: Seen, records: Sequence[Record], *, has_begun: bool
 ) -> Status | None:
-    """Tell how a run is whose state file could not be written: by the ledger, if that could be.
+    """Return the status of a run without a state file, from its ledger if that could be written.
 
     `None` where there may not have been time to write one.
     """
@@ -326,7 +326,7 @@ def _unsure(status: Status, state: State) -> Status:
 
 
 def _age_of(state: State, now: Moment) -> float | None:
-    """Seconds in that state, by the boot's clock; `None` where only the wall clock can tell."""
+    """Seconds in that state, by the boot's clock; `None` if only the wall clock is known."""
     # Its writer lives, so this is that boot, whatever id a sandbox or a container shows for it.
     if state.since_boottime is None or now.boottime is None:
         return None

@@ -77,7 +77,7 @@ class Surveyor:
         self.baseline = dict(baseline)
 
     async def look(self, engine: EngineProcess | None) -> SurveyResult:
-        """GpuReading around; `engine` is the live one, and whatever else is ours is a leftover."""
+        """Survey the host; `engine` is the live one, and our other processes are orphans."""
         self._engine = engine
         gpu = await self._gpus.look() if self._gpus is not None else None
         self.processes = processes = self._census.look()

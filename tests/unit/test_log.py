@@ -244,7 +244,7 @@ def test_a_reader_that_stopped_does_not_stop_us(pipe: tuple[int, int]) -> None:
     *told, last = said.decode().splitlines()
     assert set(told) == {line}
     dropped = int(last.split()[1])
-    assert last == f"servicekit: {dropped} lines were dropped, since nobody read them"
+    assert last == f"servicekit: {dropped} lines were dropped, since no reader took them"
     assert len(told) + dropped == lines
 
 

@@ -162,7 +162,7 @@ class Sample(_Stored):
 
     @property
     def in_one_piece(self) -> bool:
-        """Whether the answer was not streamed, so that nobody knows when its tokens were made."""
+        """Whether the answer was not streamed, so that the times of its tokens are unknown."""
         return in_one_piece(self.first, self.last, self.completion_tokens)
 
     @property

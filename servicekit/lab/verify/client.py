@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LIMIT: Final = 1800.0  # seconds for one request: a prompt of 262144 tokens takes minutes on one GPU
 BODY_LIMIT: Final = 16 << 20  # bytes of an answer that are read at most
 QUOTED: Final = 300  # characters of a refusal that are kept
-TOLD_WITHIN: Final = 60.0  # seconds for what a server tells of itself, busy as it may be
+PROPERTIES_DEADLINE: Final = 60.0  # seconds for the properties of a server that may be busy
 DEEPEST: Final = 64  # levels of lists and objects in an answer below which nothing is kept
 # What stands for the key where a server repeats it: answers are kept as evidence.
 HIDDEN: Final = "[API key]"
@@ -104,7 +104,7 @@ class Client:
     async def _page(self, path: str) -> bytes:
         try:
             async with (
-                asyncio.timeout(min(self._limit, TOLD_WITHIN)),
+                asyncio.timeout(min(self._limit, PROPERTIES_DEADLINE)),
                 self._http.stream("GET", path) as answer,
             ):
                 content = await _read(answer, self._body_limit)

@@ -151,7 +151,7 @@ def _recurrent(text: Mapping[str, Any], layers: int) -> Recurrent:
 
 
 def _vision(config: Mapping[str, Any]) -> Vision | None:
-    """Describe the vision tower, whose weights are not told apart from the checkpoint's."""
+    """Describe the vision tower, whose weights are counted with the checkpoint's."""
     vision = config.get("vision_config")
     if not isinstance(vision, Mapping):
         return None

@@ -128,7 +128,7 @@ class Drafter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caution:
-    """Something published about a checkpoint that arithmetic alone does not tell."""
+    """Something published about a checkpoint that cannot be computed."""
 
     engine: str
     text: str

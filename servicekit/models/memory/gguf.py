@@ -45,7 +45,7 @@ _MOST_BLOCKS: Final = 1 << 12
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A value too long to keep, such as a vocabulary, of which only the length is of use."""
+    """A value too long to keep, such as a vocabulary; only its length is used."""
 
     length: int
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Drafter, Geometry
     from servicekit.models.memory.recipe import Recipe
 
-# CUDA's context, cuBLAS and kernels. A guess: no published log of ours tells it.
+# CUDA's context, cuBLAS and kernels. A guess: no published log shows it.
 CONTEXT: Final = round(0.45 * GIB)
 CELL_ALIGNMENT: Final = 256
 UBATCH: Final = 512

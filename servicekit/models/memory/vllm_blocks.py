@@ -71,7 +71,7 @@ class Blocks:
         return int(concurrency * length), concurrency
 
     def longest(self, blocks: int) -> int:
-        """Return the longest request that `blocks` hold, one of which the pool keeps back."""
+        """Return the longest request for `blocks`; the pool reserves one of them."""
         left = blocks - 1 - self.fixed
         return max(0, left // self.attention_groups) * self.tokens
 

@@ -360,7 +360,7 @@ def test_an_uninstall_without_its_manager_needs_force(host: Host) -> None:
     if supervisor_url({}) is not None:
         pytest.skip("a supervisord runs here")
     assert "--force removes the files" in host.said("uninstall", "demo", code=1)
-    assert "it is not told" in host.said("uninstall", "demo", "--force")
+    assert "the service is not stopped" in host.said("uninstall", "demo", "--force")
     assert not (host.home / "wrappers/demo").exists()
 
 

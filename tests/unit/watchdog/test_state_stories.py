@@ -625,7 +625,7 @@ def test_a_look_that_does_not_come_back_keeps_nobody_waiting_for_ever() -> None:
     run = Run()
     run.pass_time(200)
     assert run.code is ExitCode.UNAVAILABLE
-    assert view(run.memory).why == "cannot tell who holds the GPU and the port: no survey for 70 s"
+    assert view(run.memory).why == "no survey of the GPU and the port for 70 s"
 
 
 def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
@@ -634,7 +634,7 @@ def test_what_is_left_and_cannot_be_seen_is_not_called_nothing() -> None:
     run.replay(EngineExited(20, Fault(Cause.ENGINE_EXIT, "exited with 1")))
     run.pass_time(51)
     assert run.code is ExitCode.TEMPFAIL
-    assert run.memory.end.unsettled == "cannot tell what is left of the engine: no survey"
+    assert run.memory.end.unsettled == "no survey shows what is left of the engine"
 
 
 def test_a_pause_does_not_make_an_engine_unkillable() -> None:
