@@ -2,7 +2,7 @@
 
 As `stand_in.py watch PROFILE --plan FILE` it leaves `seen.json` in the profile's state directory
 and says that it is ready; a file `order` there holds the code to exit with. As `stand_in.py alert
-PROFILE` it leaves a file `alert`. Uses the standard library only.
+PROFILE` it says so, as a user's service in a file `alert`. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -79,8 +79,39 @@ def look(profile: str) -> dict[str, object]:
         "secrets": {file.name: file.read_text() for file in credentials.glob("*")},
         "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
         "opens": {path: said(os.open, path, os.O_RDWR) for path in ("/dev/dxg", "/dev/other")},
+        "others": sorted(spied(profile)),
         "is to set-user-ID programs": user_of(Path("/opt/become")),
     }
+
+
+def spied(own_name: str) -> set[str]:
+    """Try to read and write what other services of our account have; tell what worked."""
+    own = Path("/proc/self/cgroup").read_text(encoding="utf-8")
+    open_to_us = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if process.stat().st_uid != os.getuid() or (process / "cgroup").read_text() == own:
+                continue
+        except OSError:
+            continue  # it has ended
+        open_to_us.add("its process is seen")
+        for name, flags in (("environ", os.O_RDONLY), ("mem", os.O_RDWR)):
+            try:
+                os.read(os.open(process / name, flags), 1)
+                open_to_us.add(name)
+            except PermissionError:
+                continue
+            except OSError:  # address 0 of a memory that could be opened
+                open_to_us.add(name)
+        open_to_us |= {"fd"} if said(os.readlink, process / "fd/0") == "yes" else set()
+    for path in Path("/var/lib/servicekit").iterdir():
+        if path.name != own_name and said(write, path) == "yes":
+            open_to_us.add(f"writes {path}")
+    credentials = Path("/run/credentials")
+    for file in credentials.glob("*/*") if said(os.listdir, credentials) == "yes" else ():
+        if str(file.parent) != os.environ.get("CREDENTIALS_DIRECTORY"):
+            open_to_us.add(f"reads {file}")
+    return open_to_us
 
 
 def user_of(program: Path) -> str:
@@ -105,12 +136,19 @@ def notify(state: str) -> None:
         manager.sendto(state.encode(), os.environ["NOTIFY_SOCKET"])
 
 
+def alert_sees(home: Path) -> tuple[str, str, str]:
+    """Tell as whom an alert runs, and whether it can read and write the engine's state."""
+    return str(os.getuid()), said(os.listdir, home), said(write, home)
+
+
 def main(verb: str, profile: str) -> None:
     """Do what the verb of the real thing is for."""
     user = "XDG_RUNTIME_DIR" in os.environ
     home = (Path.home() / ".local/state" if user else Path("/var/lib")) / "servicekit" / profile
     if verb == "alert":
-        (home / "alert").write_text(profile, encoding="utf-8")
+        if user:
+            (home / "alert").write_text(profile, encoding="utf-8")
+        sys.stdout.write(" ".join(("alert", profile, *alert_sees(home))) + "\n")
         return
     (home / "seen.json").write_text(json.dumps(look(profile)), encoding="utf-8")
     chatter(home / "chatter")

@@ -126,11 +126,13 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
             *(*plan.host.servicekit, "alert", profile.name),
             *("--plan", str(places.plan(profile.name))),
         ),
-        user=unit.user,
+        system=places.scope is Scope.SYSTEM,
     )
     yield _static(places.units / ALERT)
-    if unit.user is not None and places.sysusers is not None:
-        yield _file(places.sysusers / "servicekit.conf", "sysusers.conf.j2", user=unit.user)
+    if unit.user not in {None, "root"} and places.sysusers is not None:
+        # One file for each account, the same from every profile that runs as it.
+        name = "servicekit" if unit.user == "servicekit" else f"servicekit-user-{unit.user}"
+        yield _file(places.sysusers / f"{name}.conf", "sysusers.conf.j2", user=unit.user)
     if places.catalog is not None:
         yield _file(places.catalog / "servicekit.catalog", "servicekit.catalog.j2", causes=Cause)
     yield from boot(places, service, enabled=enabled)
@@ -145,6 +147,7 @@ def boot(places: Places, service: str, *, enabled: bool = True) -> Iterator[Arti
         boot=places.boot_target,
         systemctl="systemctl" if places.scope is Scope.SYSTEM else "systemctl --user",
         patience=BOOT_PATIENCE,
+        system=places.scope is Scope.SYSTEM,
         accounts=(*_MAKE_ACCOUNTS, str(places.sysusers)) if places.sysusers else (),
     )
     if enabled:

@@ -64,7 +64,6 @@ class Service:
     def start(self) -> dict[str, Any]:
         """Start it, wait until it is ready, and tell what the stand-in saw."""
         self.machine.run("systemctl", "reset-failed", check=False)
-        self.machine.path(f"{self.home}/alert").unlink(missing_ok=True)
         self.machine.run("systemctl", "start", self.unit)
         return self.seen()
 
@@ -232,21 +231,50 @@ def test_an_exit_code_that_says_stay_down_is_obeyed(
     """A stop is a stop; what an operator must mend stays failed, and the operator is told."""
     service = Service(machine, profile("demo"))
     service.start()
-    alert = machine.path(f"{service.home}/alert")
+    alert = f"servicekit-alert@{service.unit}"
+
+    def alerts() -> list[str]:
+        return [line for line in machine.messages(alert) if line.startswith("alert ")]
+
+    before = len(alerts())
     service.end(code)
     service.becomes(state)
     assert machine.show(service.unit, "NRestarts") == "0"
     if alerted:
-        machine.wait_until(alert.exists, LIMIT, "the alert was given")
+        (line,) = machine.wait_until(lambda: alerts()[before:], LIMIT, "the alert was sent")
+        _, name, uid, reads, writes = line.split(" ", 4)
+        assert (name, reads, writes) == ("demo", "yes", "Permission denied")
+        assert int(uid) != int(machine.run("id", "--user", "servicekit").stdout)
         machine.wait_until(
-            lambda: machine.show(f"servicekit-alert@{service.unit}", "Result") == "success",
-            LIMIT,
-            "the alert ended well",
+            lambda: machine.show(alert, "Result") == "success", LIMIT, "the alert ended well"
         )
-        assert alert.read_text() == "demo"
-        alert.unlink()
     else:
-        assert not alert.exists()
+        assert alerts()[before:] == []
+
+
+def test_services_of_one_account_cannot_open_each_other(machine: Machine) -> None:
+    """One engine reads no secret, memory, environment or open file of another, nor writes state."""
+    secret = SYSTEM.secret("demo", "API_KEY")
+    machine.write(secret, "of demo", 0o600)
+    services = [
+        Service(machine, profile("demo", secrets=["API_KEY"])),
+        Service(machine, profile("mtp")),
+    ]
+    services[0].start()
+    assert services[0].seen()["secrets"] == {"API_KEY": "of demo"}
+    seen = services[1].start()
+    for service in services:
+        service.stop()
+    assert seen["account"] == "servicekit"
+    assert seen["others"] == ["its process is seen"]
+
+
+def test_the_exposure_of_every_unit_is_at_most_2(machine: Machine) -> None:
+    """`systemd-analyze security` gives each unit of an install 2.0 of 10 or less."""
+    service = Service(machine, profile("balanced"))
+    for unit in (service.unit, f"servicekit-alert@{service.unit}", "servicekit-boot.service"):
+        done = machine.run("systemd-analyze", "security", "--threshold=20", unit, check=False)
+        assert done.returncode == 0, f"{unit}: {done.stdout}"
 
 
 @pytest.mark.parametrize("code", [75, 1])
