@@ -18,6 +18,8 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote
 
+from servicekit.text import plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -61,10 +63,18 @@ class Redactor:
         longest_first = sorted(spelt, key=len, reverse=True)
         pattern = "|".join(map(re.escape, longest_first))
         self._pattern = re.compile(pattern, re.IGNORECASE) if spelt else None
+        self.longest = max((len(spelling.encode()) for spelling in spelt), default=0)
+        """Bytes of the longest spelling of a secret."""
 
     def __call__(self, text: str) -> str:
         """Return `text` without any secret in it."""
         return self._pattern.sub(REDACTED, text) if self._pattern else text
+
+    def count(self, text: bytes) -> int:
+        """Count the secrets in `text`."""
+        if self._pattern is None:
+            return 0
+        return len(self._pattern.findall(plain(text.decode(errors="replace"))))
 
 
 def _spellings(secret: str) -> Iterator[str]:

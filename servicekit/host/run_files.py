@@ -8,11 +8,11 @@ was no link, and what is not a regular file is passed over.
 from __future__ import annotations
 
 import os
-import stat
 from contextlib import contextmanager, suppress
 from errno import EACCES, EEXIST
 from typing import TYPE_CHECKING, Final
 
+from servicekit.host import untrusted
 from servicekit.host.files import try_lock
 
 if TYPE_CHECKING:
@@ -113,20 +113,12 @@ def _names(within: int) -> tuple[str, ...]:
 
 
 def _read(name: str, within: int, where: Path) -> str | None:
-    # Without waiting, since a named pipe would hold up its reader for ever.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        opened = os.open(name, flags, dir_fd=within)
+        return untrusted.read_at(within, name, limit=LARGEST)
     except PermissionError as error:
         raise PermissionError(error.errno, error.strerror, str(where / name)) from None
-    except OSError:  # a link, or gone meanwhile
+    except OSError:  # no plain file of the expected owner, or gone meanwhile
         return None
-    found = os.fstat(opened)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST:
-        os.close(opened)
-        return None
-    with os.fdopen(opened, encoding="utf-8", errors="replace") as stream:
-        return stream.read()
 
 
 @contextmanager

@@ -6,6 +6,7 @@ never ends a service.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import time
@@ -54,22 +55,45 @@ UP: Final = frozenset({RunPhase.SERVING, RunPhase.DEGRADED})
 
 
 class LineSplitter:
-    """Cuts an engine's output into lines; progress bars, which return instead, make lines too."""
+    """Cuts an engine's output into lines; progress bars, which return instead, make lines too.
 
-    def __init__(self) -> None:
+    With `redact`, no secret is in a line, also where a line without an end is cut, or where one
+    write returns in the middle of a secret.
+    """
+
+    def __init__(self, redact: Redactor | None = None) -> None:
+        self._redact = redact or Redactor(())
         self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
         """Take the next bytes; return the lines that they complete, without their ends."""
-        *whole, self._rest = (
-            (self._rest + data).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        )
-        while len(self._rest) > LINE_LENGTH:
-            # Between two words where there are any: a secret that is cut in two is not found.
+        *whole, rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n")
+        lines = [line for text in whole for line in self._split(text)]
+        *returned, self._rest = self._split(rest)
+        lines += returned
+        if len(self._rest) > LINE_LENGTH + self._redact.longest:
+            self._rest = self._hide(self._rest)
+        while len(self._rest) > LINE_LENGTH + self._redact.longest:
+            # Between two words where there are any.
             cut = self._rest.rfind(b" ", LINE_LENGTH // 2, LINE_LENGTH) + 1 or LINE_LENGTH
-            whole.append(self._rest[:cut])
+            lines.append(self._rest[:cut])
             self._rest = self._rest[cut:]
-        return [line.decode(errors="replace") for line in whole if line]
+        return [line.decode(errors="replace") for line in lines if line]
+
+    def _split(self, text: bytes) -> list[bytes]:
+        """Split at each return, but for one inside a secret."""
+        parts = text.split(b"\r")
+        joined = b"".join(parts)
+        count = self._redact.count
+        if len(parts) > 1 and count(joined) > sum(map(count, parts)):
+            return [joined]
+        return parts
+
+    def _hide(self, text: bytes) -> bytes:
+        """Take out the secrets that are whole; the start of one is in what `longest` keeps back."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        decoded = decoder.decode(text)
+        return self._redact(decoded).encode() + decoder.getstate()[0]
 
     def end(self) -> list[str]:
         """Return what is left as the last line."""
@@ -97,7 +121,7 @@ class Reporter:
         self._notifier = notifier
         self._write = write
         self._redact = Redactor(secrets)
-        self._lines = LineSplitter()
+        self._lines = LineSplitter(self._redact)
         self._launched_at = 0.0
         self._engine_pid: int | None = None
         self.facts: BootFacts | None = None

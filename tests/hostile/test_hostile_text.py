@@ -9,6 +9,8 @@ import sys
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from servicekit.engines.helptext import read_help
 from servicekit.engines.prometheus import read_samples
@@ -19,6 +21,8 @@ from servicekit.log import Priorities, Redactor
 from servicekit.managers.containers import _CONTAINER
 from servicekit.managers.logfile import OURS
 from servicekit.text import plain
+from servicekit.tunnel.outcome import LONGEST_LINE, SshOutput
+from servicekit.tunnel.values import Tunnel
 from servicekit.watchdog.reporter import LINE_LENGTH, LineSplitter
 
 MIB = 1 << 20
@@ -114,6 +118,38 @@ def test_a_long_line_is_cut_between_words() -> None:
     pieces = [*splitter.feed(text), *splitter.end()]
     assert any(TOKEN in piece for piece in pieces)
     assert "".join(pieces) == text.decode()
+
+
+@given(before=st.integers(1, 200), step=st.integers(1, 5000))
+def test_a_secret_in_a_line_without_spaces_is_taken_out_where_it_is_cut(
+    before: int, step: int
+) -> None:
+    """However the output arrives, no piece of such a line has a part of the secret in it."""
+    redact = Redactor([TOKEN])
+    splitter = LineSplitter(redact)
+    text = b"a" * (LINE_LENGTH - before) + TOKEN.encode() + b"b" * LINE_LENGTH
+    reads = [text[start : start + step] for start in range(0, len(text), step)]
+    pieces = [piece for read in reads for piece in splitter.feed(read)] + splitter.end()
+    shown = "".join(map(redact, pieces))
+    assert shown.count("[redacted]") == 1
+    assert set(shown.replace("[redacted]", "")) == {"a", "b"}
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_return_does_not_cut_a_secret_in_two(end: str) -> None:
+    """A secret with a carriage return in it is taken out; a progress bar still makes lines."""
+    redact = Redactor([TOKEN])
+    splitter = LineSplitter(redact)
+    text = f"10%\r20%\nkey={TOKEN[:7]}\r{TOKEN[7:]}{end}"
+    pieces = [*splitter.feed(text.encode()), *splitter.end()]
+    assert list(map(redact, pieces)) == ["10%", "20%", "key=[redacted]"]
+
+
+def test_the_output_of_ssh_is_followed_whatever_its_shape() -> None:
+    """A line of 1 MiB from a tunnel's server is cut before any pattern meets it."""
+    for text in ("Timeout, server ", "Permissions 1 for ", "Received disconnect from ", "a@a: "):
+        output = SshOutput(Tunnel(name="home", user="ada", host="box.example"))
+        assert len(output.hear(_full(text))) <= LONGEST_LINE
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from servicekit.profiles.vocabulary import EngineName
 
 QUOTED: Final = 400  # characters of an answer that are kept
+LONGEST_ANSWER: Final = 16_384  # characters of an answer that a suite's pattern is searched in
 # Counters are read every `QUIET` seconds until two reads agree. After `READS` reads or `SETTLE`
 # seconds they are taken as they are: another client is being served, or the server is slow.
 QUIET: Final = 0.1
@@ -197,7 +198,7 @@ def sample_of(planned: Planned, reply: ChatReply, asked: float) -> Sample:
     expect = planned.data.expect
     correct: bool | None = None
     if expect is not None:
-        match = re.search(expect, reply.content, re.IGNORECASE | re.DOTALL)
+        match = re.search(expect, reply.content[:LONGEST_ANSWER], re.IGNORECASE | re.DOTALL)
         correct = not fault and match is not None
     return Sample(
         asked=asked,

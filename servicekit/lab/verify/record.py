@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.host import run_files
@@ -115,11 +115,11 @@ class Verification:
     def is_sound(self) -> bool:
         """Whether every part has the right type."""
         texts = [self.profile, self.at, self.about, self.below_fp8 or "", *self.gates]
-        texts += asdict(self.fingerprint).values()
+        texts += (getattr(self.fingerprint, each.name) for each in fields(self.fingerprint))
         for each in self.findings:
             texts += [each.gate, each.reason]
         return (
-            all(isinstance(text, str) for text in texts)
+            all(isinstance(text, str) and text.isprintable() for text in texts)
             and all(isinstance(each.evidence, dict) for each in self.findings)
             and all(_is_time(each.seconds) for each in self.findings)
         )
