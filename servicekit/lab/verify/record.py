@@ -114,7 +114,7 @@ class Verification:
     @property
     def is_sound(self) -> bool:
         """Whether every part has the right type."""
-        texts = [self.profile, self.at, self.about, self.below_fp8 or "", *self.gates]
+        texts: list[object] = [self.profile, self.at, self.about, self.below_fp8 or "", *self.gates]
         texts += (getattr(self.fingerprint, each.name) for each in fields(self.fingerprint))
         for each in self.findings:
             texts += [each.gate, each.reason]
