@@ -308,7 +308,7 @@ def leave_engine_behind(stage: Stage) -> None:
     marker = Marker(stage.name, "earlier", stage.home)
     argv = (stage.fake_engine, "--port", str(stage.port), "--served-model-name", "row")
     stage.run(*argv, own=True, **{VARIABLE: marker.value})
-    stage.wait(stage.listening, OWN_LIMIT, "the leftover listens")
+    stage.wait(stage.listening, OWN_LIMIT, "the orphan listens")
 
 
 def run_namesake(stage: Stage) -> None:
@@ -318,7 +318,7 @@ def run_namesake(stage: Stage) -> None:
 
 
 def hold_vram(stage: Stage) -> None:
-    """Have a stranger hold most of the GPU."""
+    """Have a foreign process hold most of the GPU."""
     stage.run("sleep", "1000", own=True, **{stage.vram: "20000"})
 
 
@@ -437,13 +437,13 @@ def free_the_disk_and_die(stage: Stage) -> None:
 def stranger_lives(stage: Stage) -> str:
     """A process that is not ours must never be touched."""
     alive = all(stranger.poll() is None for stranger in stage.strangers)
-    return "" if alive else "a stranger was killed"
+    return "" if alive else "a foreign process was killed"
 
 
-def leftover_is_gone(stage: Stage) -> str:
+def orphan_is_gone(stage: Stage) -> str:
     """What is ours must be swept."""
     alive = any(stranger.poll() is None for stranger in stage.strangers)
-    return "the leftover lives" if alive else ""
+    return "the orphan lives" if alive else ""
 
 
 def begins_anew(stage: Stage) -> str:

@@ -457,8 +457,8 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.die_with_shared_memory,
     ),
     Row(
-        "watchdog-asked-by-a-stranger",
-        "SIGTERM to the watchdog, from somebody else",
+        "watchdog-stopped-by-another-process",
+        "SIGTERM to the watchdog from a process other than the manager",
         Failed("outside-kill", 75, within=AT_ONCE, says=r"SIGTERM from pid \d+ \("),
         act=acts.watchdog_gets("TERM"),
         quick=MANAGERS,
@@ -674,28 +674,28 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         "port-busy",
-        "a stranger's process holds the port",
+        "a foreign process holds the port",
         Failed("port-busy", 69, within=GPU_WAIT + 1, says=r"held by .* \(root"),
         before=acts.hold_port,
         check=acts.stranger_lives,
         quick=(BARE, SUPERVISORD),
     ),
     Row(
-        "leftover-swept",
+        "orphan-swept",
         "an engine of an earlier run of this service still holds the port",
         Ready(hold=1),
         before=acts.leave_engine_behind,
-        check=acts.leftover_is_gone,
+        check=acts.orphan_is_gone,
         quick=(BARE, SUPERVISORD),
     ),
     Row(
-        "leftover-while-serving",
+        "orphan-while-serving",
         "a process of an earlier run of this service is found while it serves",
         Degraded(
             "vram-orphan", within=SURVEY + 1, says="orphan of an earlier run", recovers=True, hold=1
         ),
         act=acts.leave_engine_beside,
-        check=acts.leftover_is_gone,
+        check=acts.orphan_is_gone,
     ),
     Row(
         "namesake-spared",
@@ -855,13 +855,13 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         "port-free-late",
-        "a stranger's process holds the port, and leaves it after 2 s",
+        "a foreign process holds the port, and leaves it after 2 s",
         Ready(hold=1),
         before=acts.hold_port_for(2),
     ),
     Row(
-        "names-that-lead-a-terminal",
-        "a stranger's process holds the port, with escape sequences in its command line",
+        "escape-sequences-in-a-name",
+        "a foreign process holds the port, with escape sequences in its command line",
         Failed("port-busy", 69, within=GPU_WAIT + 1, says=r"\\x1b\[2J"),
         before=acts.hold_port_in_colours,
         check=acts.says_it_plainly,
@@ -892,7 +892,7 @@ ROWS: Final[tuple[Row, ...]] = (
     # ---- the GPU and its driver ----
     Row(
         "stranger-on-gpu-before",
-        "a stranger's process holds 20000 MiB of VRAM",
+        "a foreign process holds 20000 MiB of VRAM",
         Failed("vram-busy", 69, within=GPU_WAIT + 1, says=r"20000 MiB .* held by pid \d+ \("),
         gpu=True,
         before=acts.hold_vram,
@@ -900,7 +900,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     Row(
         "stranger-on-gpu",
-        "a stranger's process takes 20000 MiB of VRAM beside ours",
+        "a foreign process takes 20000 MiB of VRAM beside ours",
         Degraded("stranger-on-gpu", within=SURVEY + 1, says=r"held by pid \d+ \(", hold=3),
         gpu=True,
         act=acts.hold_vram,

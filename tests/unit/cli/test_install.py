@@ -167,7 +167,7 @@ def test_settings_that_the_service_would_not_have_are_refused(tmp_path: Path) ->
     """Variables of the command's own environment do not decide about a service."""
     env = {"SERVICEKIT_ROOT": str(tmp_path), "SUPERVISOR_SERVER_URL": f"unix://{tmp_path}/s.sock"}
     text = refused("--user", "install", "demo", "--manager", "supervisor", env=env)
-    assert text.startswith("servicekit: SERVICEKIT_ROOT is set for this command, and the service")
+    assert text.startswith("servicekit: SERVICEKIT_ROOT is set for this command only")
 
 
 def test_another_manager_is_refused_before_anything_is_removed(image: Path) -> None:

@@ -241,7 +241,7 @@ def test_what_detaches_itself_still_belongs_to_the_engine(launch: Launcher) -> N
     wait_until(lambda: not engine.members(), LIMIT, "nothing is left")
 
 
-def test_what_outlives_the_leader_is_a_leftover(launch: Launcher) -> None:
+def test_what_outlives_the_leader_is_an_orphan(launch: Launcher) -> None:
     """After the leader's death its orphans are named, swept and reaped."""
     engine = launch(DETACHES)
     detached = detached_of(engine)
@@ -256,7 +256,7 @@ def test_what_outlives_the_leader_is_a_leftover(launch: Launcher) -> None:
     assert detached in reap_adopted(launch.census, engine)
 
 
-def test_leftovers_of_earlier_runs_are_known_by_their_marker() -> None:
+def test_orphans_of_earlier_runs_are_known_by_their_marker() -> None:
     """A run finds what earlier runs of its service left, and what those started without marker."""
     program = f"""
 import subprocess, sys, time
@@ -302,7 +302,7 @@ def test_what_carries_anothers_marker_is_never_ours(marker: Marker, launch: Laun
 
 
 def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
-    """Neither a stranger nor a child that we had before any engine is in a tree or left over."""
+    """Neither a foreign process nor a child that we had before any engine is in a tree or left over."""
     with foreign() as pid:
         launcher = Launcher()
         engine = launcher(STAYS)

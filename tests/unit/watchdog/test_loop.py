@@ -168,7 +168,7 @@ def test_a_run_from_start_to_stop() -> None:
     ]
 
 
-def test_leftovers_are_swept_before_the_launch() -> None:
+def test_orphans_are_swept_before_the_launch() -> None:
     """An orphan that a look finds is killed, and only a clean look is followed by a launch."""
     world = Recorder(surveys=[SurveyResult(orphans=(LEFT,))])
     world.on = {"launch": world.stop, "terminate": world.exit}

@@ -123,7 +123,7 @@ class Scene:
 
         return asyncio.run(look())
 
-    def look_at_leftovers(self) -> SurveyResult:
+    def look_at_orphans(self) -> SurveyResult:
         """Look when an orphan has executed, before which it cannot be told from anybody."""
         seen = SurveyResult()
 
@@ -205,7 +205,7 @@ def test_a_driver_that_is_not_there_is_told(scene: Scene) -> None:
     """The look says why there is no GPU, and the rest of the survey is made all the same."""
     scene.driver.does(error="DriverNotLoaded")
     with other(SERVICEKIT_RUN=EARLIER.value) as pid:
-        survey = scene.look_at_leftovers()
+        survey = scene.look_at_orphans()
     assert (survey.gpu, survey.gpu_note) == (
         GpuView.ABSENT,
         "the NVIDIA driver says: it is DriverNotLoaded",
@@ -213,13 +213,13 @@ def test_a_driver_that_is_not_there_is_told(scene: Scene) -> None:
     assert [process.pid for process in survey.orphans] == [pid]
 
 
-def test_engine_leftover_and_stranger_are_told_apart(scene: Scene) -> None:
+def test_engine_orphan_and_foreign_process_are_distinguished(scene: Scene) -> None:
     """Everybody who holds the GPU is named with what is held, as what it is."""
     scene.look()
     engine = scene.launch()
     with other(SERVICEKIT_RUN=EARLIER.value) as orphan, other() as stranger:
         scene.card(21600, **{f"p{engine}": 18000, f"p{orphan}": 2000, f"p{stranger}": 1000})
-        survey = scene.look_at_leftovers()
+        survey = scene.look_at_orphans()
     assert survey.engine_mib == 18000
     assert [(one.pid, one.mib) for one in survey.orphans] == [(orphan, 2000)]
     assert [(one.pid, one.mib) for one in survey.foreign] == [(stranger, 1000)]
