@@ -457,7 +457,7 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.die_with_shared_memory,
     ),
     Row(
-        "watchdog-stopped-by-another-process",
+        "watchdog-stopped-from-outside",
         "SIGTERM to the watchdog from a process other than the manager",
         Failed("outside-kill", 75, within=AT_ONCE, says=r"SIGTERM from pid \d+ \("),
         act=acts.watchdog_gets("TERM"),
@@ -891,7 +891,7 @@ ROWS: Final[tuple[Row, ...]] = (
     ),
     # ---- the GPU and its driver ----
     Row(
-        "stranger-on-gpu-before",
+        "foreign-on-gpu-before",
         "a foreign process holds 20000 MiB of VRAM",
         Failed("vram-busy", 69, within=GPU_WAIT + 1, says=r"20000 MiB .* held by pid \d+ \("),
         gpu=True,

@@ -302,7 +302,7 @@ def test_what_carries_anothers_marker_is_never_ours(marker: Marker, launch: Laun
 
 
 def test_a_foreign_process_is_never_ours(launch: Launcher) -> None:
-    """Neither a foreign process nor a child that we had before any engine is in a tree or left over."""
+    """A foreign process, or a child from before any engine, is neither in a tree nor an orphan."""
     with foreign() as pid:
         launcher = Launcher()
         engine = launcher(STAYS)
