@@ -623,7 +623,12 @@ class Engine:
         with self.step:
             if self.first:
                 self.first = False
-                time.sleep(self.me.first_stall)
+                until = time.monotonic() + self.me.first_stall
+                while time.monotonic() < until:  # a compiler is at work
+                    busy = time.monotonic() + TICK / 2
+                    while time.monotonic() < busy:
+                        pass
+                    time.sleep(TICK)
         if gone():
             raise GoneError
 

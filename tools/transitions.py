@@ -68,6 +68,7 @@ POLICY: Final = Policy(
     probe_deadline=10,
     interval=30,
     stall=50,
+    still=5,
     unfinished=60,
     survey=15,
     condition_limit=120,
@@ -81,6 +82,7 @@ POLICY: Final = Policy(
 FULL: Final = Contexts(requested=2048, declared=4096, physical=2048)
 SHORT: Final = Contexts(requested=2048, declared=1024, physical=2048)
 CLEAN: Final = SurveyResult(gpu=GpuView.PRESENT)
+IDLE_GPU: Final = SurveyTaken(0, replace(CLEAN, gpu_busy=False), 0)
 LEFT: Final = Process(501, started=1, user="servicekit", command="worker")
 STRANGER: Final = Process(502, started=1, user="alice", command="train.py", mib=9000)
 FAULT: Final = Fault(Cause.ENGINE_SIGNAL, "killed by SIGSEGV")
@@ -113,10 +115,17 @@ RUNS: Final[Mapping[RunPhase, tuple[tuple[Event, ...], ...]]] = {
         SERVING,
         (*SERVING, CountersRead(11, Counters(progress=(1.0,), finished=1))),
         (*SERVING, TimePassed(40)),
+        (*SERVING, TimePassed(40), ActivityRead(43.5, Activity()), replace(IDLE_GPU, at=44)),
     ),
     RunPhase.DEGRADED: (
         (*SERVING, replace(SILENT, at=50), CountersRead(50.1, Counters((1.0,), finished=1))),
         (*SERVING, *(replace(WRONG_MODEL, at=at) for at in (41.0, 43.0))),
+        (
+            *SERVING,
+            replace(SILENT, at=50),
+            ActivityRead(50.5, Activity()),
+            replace(IDLE_GPU, at=51),
+        ),
         (*SERVING, ProbeFailed(41, ProbeFailure.ERROR, "answered by 500")),
         (*SERVING, replace(CPU, at=20)),
         (*SERVING, replace(LOST, at=20)),
@@ -203,8 +212,10 @@ def _events(memory: Memory, now: float) -> Iterator[Event]:
             yield replace(event, at=now, asked_at=now)
         else:
             yield replace(event, at=now)
-        ending = isinstance(event, ActivityRead) and memory.phase is RunPhase.STOPPING
-        if ending or (isinstance(event, ProbeFailed) and memory.alive):
+        idle = memory.end.idle or memory.vitals.still
+        if (isinstance(event, ActivityRead) and idle) or (
+            isinstance(event, ProbeFailed) and memory.alive
+        ):
             yield replace(event, at=now + LASTED)
     due = wake_at(POLICY, memory)
     if due is not None:

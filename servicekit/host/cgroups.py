@@ -91,6 +91,13 @@ def members(group: Path) -> set[int]:
     return found
 
 
+def is_frozen(group: Path) -> bool:
+    """Return whether the processes of a group are frozen, by it or a group above it."""
+    with suppress(OSError):
+        return "frozen 1" in (group / "cgroup.events").read_text("ascii")
+    return False
+
+
 def kill(group: Path) -> None:
     """SIGKILL every process in a group and in the groups below it (needs Linux 5.14)."""
     with suppress(OSError):

@@ -56,6 +56,8 @@ class Device:
     """Compute capability, such as "12.0"."""
     persistence: bool | None = None
     """Whether the driver stays initialised while no process uses it; `None` without such a mode."""
+    utilisation: int | None = None
+    """Percent of the last moments in which it was at work."""
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:

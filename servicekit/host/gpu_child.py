@@ -56,6 +56,9 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
         capability = ".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
     with suppress(nvml.NVMLError):  # Windows, whose driver WSL uses, has no such mode
         persistence = bool(nvml.nvmlDeviceGetPersistenceMode(handle))
+    utilisation = None
+    with suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has none
+        utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
     return {
         "uuid": nvml.nvmlDeviceGetUUID(handle),
         "name": nvml.nvmlDeviceGetName(handle),
@@ -65,6 +68,7 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
         "processes": processes(nvml, handle),
         "capability": capability,
         "persistence": persistence,
+        "utilisation": utilisation,
     }
 
 

@@ -174,6 +174,11 @@ class Watch(_Section):
         description="seconds that the engine's counters may stand still while a completion is "
         "unanswered; allow for the longest compilation of a first shape",
     )
+    still: Seconds = Field(
+        default=15.0,
+        description="seconds that the engine's processes may do nothing at all (no CPU time, no "
+        "I/O, no work on the GPU) under an unanswered completion",
+    )
     unfinished: Seconds = Field(
         default=60.0,
         description="seconds after which the service is degraded if the counters move but no "

@@ -73,6 +73,8 @@ if TYPE_CHECKING:
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
+WAITING_LOOK: Final = 1.0
+"""Seconds between looks at what an engine does while a completion waits."""
 ENDING_LOOK: Final = 0.2
 """Seconds between looks at what an ending engine still does."""
 VRAM_STEP: Final = 64
@@ -165,7 +167,12 @@ class Watchdog:
         )
         watching = [
             aio.create_task(watch)
-            for watch in (self._watch_loading(), self._watch_vram(), self._watch_gpu())
+            for watch in (
+                self._watch_loading(),
+                self._watch_vram(),
+                self._watch_gpu(),
+                self._watch_waiting(),
+            )
         ]
         try:
             return await self._loop.run(self._started())
@@ -433,6 +440,19 @@ class Watchdog:
             if held >= most + VRAM_STEP:
                 most = held
                 self._loop.post(Progressed(time.monotonic(), Sign.VRAM))
+
+    async def _watch_waiting(self) -> None:
+        """Look every second at what the engine does while a completion waits."""
+        while True:
+            await asyncio.sleep(WAITING_LOOK)
+            memory, engine, now = self._loop.memory, self._alive(), time.monotonic()
+            since = memory.waits_since
+            ready = memory.phase in {RunPhase.SERVING, RunPhase.DEGRADED}
+            if engine is None or not ready or since is None or now < since + WAITING_LOOK:
+                continue
+            members = self._surveyor.look_at_members(engine)
+            hindered = engine.hindrance(members)
+            self._loop.post(ActivityRead(now, engine.activity(members), hindered=hindered))
 
     async def _watch_ending(self) -> None:
         """Look often at what an ending engine still does."""

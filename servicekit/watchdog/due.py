@@ -153,7 +153,8 @@ def _hung_at(policy: Policy, memory: Memory) -> float | None:
     since = memory.probe.unanswered_since
     if since is None or memory.probe.error_since is not None:
         return None
-    return max(since + policy.probe_deadline, max(since, memory.reading.moved_at) + policy.stall)
+    had_its_chance = max(since, memory.reading.moved_at, memory.vitals.hindered_at)
+    return max(since + policy.probe_deadline, had_its_chance + policy.stall)
 
 
 def _oldest(policy: Policy, memory: Memory) -> Condition | None:
@@ -233,7 +234,7 @@ _WATCHING: Final = (
     Rule("`watch.stall` after the first of only errors", _only_errors_at, only_errors),
     Rule(
         "`probe.deadline` after the first unanswered completion, and `watch.stall` after a counter"
-        " last moved",
+        " last moved or the engine was last kept from running",
         _hung_at,
         hung,
     ),

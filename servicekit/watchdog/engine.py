@@ -147,6 +147,13 @@ class EngineProcess:
         found = procfs.descendants(roots, processes)
         return {pid: processes[pid] for pid in found if processes[pid].alive}
 
+    def hindrance(self, members: Iterable[Stat]) -> str:
+        """Say what keeps its processes from running: a frozen control group, a debugger."""
+        if self.group is not None and cgroups.is_frozen(self.group):
+            return "the engine's control group is frozen"
+        traced = next((member for member in members if member.state == "t"), None)
+        return f"pid {traced.pid} ({traced.name}) is stopped by a debugger" if traced else ""
+
     def tree(self) -> tuple[Process, ...]:
         """Describe its living processes."""
         return tuple(map(self._census.describe, self.members().values()))

@@ -67,6 +67,7 @@ class Policy:
     probe_deadline: float
     interval: float
     stall: float
+    still: float
     unfinished: float
     survey: float
     condition_limit: float
@@ -88,6 +89,7 @@ class Policy:
             probe_deadline=profile.probe.deadline,
             interval=profile.watch.interval,
             stall=profile.watch.stall,
+            still=profile.watch.still,
             unfinished=profile.watch.unfinished,
             survey=profile.watch.survey,
             condition_limit=profile.watch.ail_limit,
@@ -117,6 +119,8 @@ class SurveyResult:
     gpu_note: str = ""
     unattributed_mib: int = 0
     """VRAM in use above this run's baseline that no living process accounts for."""
+    gpu_busy: bool | None = None
+    """Whether one of our GPUs is at work; `None` where the driver does not report it."""
     engine_mib: int | None = None
     """VRAM that the engine's tree holds, where the driver reports it."""
 
@@ -239,11 +243,14 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class ActivityRead:
-    """What an ending engine has done so far; `alone`: only the leader is left of several."""
+    """What the engine's processes have done so far: while it ends, or a completion waits."""
 
     at: float
     activity: Activity
     alone: bool = False
+    """Of an engine that had workers only the leader is left."""
+    hindered: str = ""
+    """What keeps it from running, in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,20 @@ class Reading(Task):
 
 
 @dataclass(frozen=True, slots=True)
+class Vitals:
+    """Whether the engine's processes do anything, while a completion waits."""
+
+    last: ActivityRead | None = None
+    still: ActivityRead | None = None
+    """Since when they do nothing."""
+    gpu_idle_at: float = 0.0
+    """When a survey last found the GPU idle."""
+    hindered: str = ""
+    """What keeps them from running, in words."""
+    hindered_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """How the run ends."""
 
@@ -120,6 +134,7 @@ class Memory:
     load: Load = Load()
     probe: Probing = Probing()
     reading: Reading = Reading()
+    vitals: Vitals = Vitals()
     survey: Task = Task()
     contexts: Contexts | None = None
     conditions: tuple[Condition, ...] = ()
@@ -129,6 +144,14 @@ class Memory:
     suspended: str = ""
     """The suspend of the machine, in words, since which the engine has not answered."""
     end: End = End()
+
+    @property
+    def waits_since(self) -> float | None:
+        """When the completion was sent that has no answer yet."""
+        probe = self.probe
+        if probe.unanswered_since is None:
+            return probe.sent_at if probe.running else None
+        return probe.unanswered_since
 
     def holds(self, reason: Reason) -> bool:
         """Return whether it is degraded for this reason."""

@@ -28,6 +28,8 @@ BUSY_IO: Final = 1 << 20
 """Bytes per second that are work; less is a heartbeat."""
 STILL_CPU: Final = 0.05
 """Part of one core below which an engine does nothing: idle ones take 0.02, working ones 0.88."""
+STARVED: Final = 0.5
+"""Part of one core that an engine must miss, and not get, for it not to have had its chance."""
 STILL_IO: Final = 1 << 16
 """Bytes per second below which it reads and writes nothing: an answer to a question is 1.4 kB."""
 
@@ -37,6 +39,15 @@ def stands_still(before: Activity, now: Activity, seconds: float) -> bool:
     cpu = now.cpu_seconds - before.cpu_seconds + now.run_delay - before.run_delay
     io = now.io_bytes - before.io_bytes
     return cpu <= STILL_CPU * seconds and io <= STILL_IO * seconds
+
+
+def starved(before: Activity, now: Activity, seconds: float) -> bool:
+    """Return whether an engine wanted to run, and did not get the CPU, between two looks.
+
+    More spinning threads than cores wait, too, but together use whole cores.
+    """
+    cpu = now.cpu_seconds - before.cpu_seconds
+    return now.run_delay - before.run_delay >= STARVED * seconds and cpu < STARVED * seconds
 
 
 def signs(before: Activity, now: Activity, seconds: float) -> tuple[Sign, ...]:

@@ -45,7 +45,7 @@ from servicekit.watchdog.events import (
     WorkerExited,
 )
 from servicekit.watchdog.memory import Memory, Probing, Reading
-from servicekit.watchdog.progress import stands_still
+from servicekit.watchdog.progress import stands_still, starved
 
 # Cadences that no profile needs to change, in seconds.
 # Between probes while loading: most of the delay from "can answer" to `READY=1`.
@@ -59,6 +59,8 @@ LINGER: Final = 1.0
 # How long an ending engine without its workers may do nothing. vLLM's API server waits until its
 # connections are closed, which are not answered any more.
 IDLE_LIMIT: Final = 1.0
+# For how long after a completion was sent an engine may spin although nobody works on it.
+SPIN_LIMIT: Final = 3.0
 # How long an engine that lost a process must answer nothing, its counters standing still.
 LOST_LIMIT: Final = 1.0
 # How soon after a process of it an engine ends because of that: SGLang takes 6 s to notice.
@@ -129,12 +131,47 @@ def _because_lost(lost: WorkerExited, more: str) -> Fault:
     return replace(lost.fault, sentence=f"{lost.fault.sentence}; {more}")
 
 
-def activity_read(policy: Policy, memory: Memory, event: ActivityRead) -> tuple[Memory, Actions]:
+def activity_while_serving(
+    policy: Policy, memory: Memory, event: ActivityRead
+) -> tuple[Memory, Actions]:
+    """End an engine that does nothing at all while a completion waits, though it could."""
+    at, since, vitals = event.at, memory.waits_since, memory.vitals
+    if since is None or memory.probe.error_since is not None:
+        return replace(memory, vitals=replace(vitals, last=None, still=None, hindered="")), ()
+    last, still, hindered = vitals.last, vitals.still, event.hindered
+    if not hindered and last and starved(last.activity, event.activity, at - last.at):
+        hindered = "the engine does not get the CPU time that it wants"
+    if hindered:
+        vitals = replace(vitals, hindered_at=at)
+    begin = max(since + SPIN_LIMIT, memory.reading.moved_at)
+    seconds = at - still.at if still else 0.0
+    if still is None or still.at < begin or hindered or not _still(still, event, seconds):
+        still = event if at >= begin and not hindered else None
+    vitals = replace(vitals, last=event, still=still, hindered=hindered)
+    memory = replace(memory, vitals=vitals)
+    gpu_idle = not policy.uses_gpu or (still is not None and vitals.gpu_idle_at >= still.at)
+    if still is None or not gpu_idle or at < still.at + policy.still:
+        return memory, ()
+    if at < since + policy.probe_deadline:
+        return memory, ()
+    sentence = (
+        f"no completion for {at - since:.0f} s and the engine did nothing for {seconds:.0f} s"
+    )
+    return ending.stop(policy, memory, at, fault_of(Cause.HUNG, sentence))
+
+
+def _still(since: ActivityRead, now: ActivityRead, seconds: float) -> bool:
+    # In less than a second one tick of the kernel's clock would already be work.
+    return stands_still(since.activity, now.activity, max(seconds, 1.0))
+
+
+def activity_while_ending(
+    policy: Policy, memory: Memory, event: ActivityRead
+) -> tuple[Memory, Actions]:
     """Kill an ending engine that waits for nothing: its workers are dead, and the rest is idle."""
     idle = memory.end.idle if event.alone else None
     seconds = event.at - idle.at if idle else 0.0
-    # In a shorter time one tick of the kernel's clock would already be work.
-    if idle is None or not stands_still(idle.activity, event.activity, max(seconds, IDLE_LIMIT)):
+    if idle is None or not _still(idle, event, seconds):
         idle = event if event.alone else None
     elif seconds >= IDLE_LIMIT:
         return ending.kill(policy, memory, event.at)
@@ -255,6 +292,10 @@ def _surveyed_serving(policy: Policy, memory: Memory, event: SurveyTaken) -> tup
     orphan = _unattributed(policy, survey)
     if survey.orphans:
         orphan = f"orphan of an earlier run: {_names(survey)}"
+    if survey.gpu_busy is not None:
+        vitals = memory.vitals
+        still, idle_at = (None, 0.0) if survey.gpu_busy else (vitals.still, at)
+        memory = replace(memory, vitals=replace(vitals, still=still, gpu_idle_at=idle_at))
     memory = _survey_next(memory, at + policy.survey)
     memory = set_condition(memory, Reason.STRANGER_ON_GPU, at, _held_by_others(policy, survey))
     return _swept(set_condition(memory, Reason.VRAM_ORPHAN, at, orphan), survey)
@@ -320,7 +361,9 @@ def probe_failed(policy: Policy, memory: Memory, event: ProbeFailed) -> tuple[Me
         return ending.stop(policy, memory, at, fault)
     if not loading:
         reason = FAILURE_REASON.get(failure, Reason.UNANSWERED)
-        memory = set_condition(memory, reason, at, event.sentence)
+        hindered = memory.vitals.hindered
+        sentence = f"{event.sentence}: {hindered}" if hindered else event.sentence
+        memory = set_condition(memory, reason, at, sentence)
     return memory, ()
 
 
@@ -354,6 +397,10 @@ def counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple[
         counters=now or before,
         moved_at=memory.reading.moved_at,
     )
+    ready = memory.phase in {RunPhase.SERVING, RunPhase.DEGRADED}
+    if now is None and before is not None and ready and not waiting:
+        # It answered this question before: ask it at once whether it still completes.
+        memory = replace(memory, probe=replace(memory.probe, next_at=at))
     if now is None or before is None or now.progress == before.progress:
         return replace(memory, reading=reading), ()
     memory = replace(memory, reading=replace(reading, moved_at=at))

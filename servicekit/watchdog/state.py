@@ -110,7 +110,9 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
             sentence = event.sentence if event.present else ""
             return set_condition(memory, event.reason, event.at, sentence), ()
         case ActivityRead() if phase is RunPhase.STOPPING:
-            return reactions.activity_read(policy, memory, event)
+            return reactions.activity_while_ending(policy, memory, event)
+        case ActivityRead() if phase in {RunPhase.SERVING, RunPhase.DEGRADED}:
+            return reactions.activity_while_serving(policy, memory, event)
         case ClockJumped():
             return reactions.clock_jumped(policy, memory, event)
         case (

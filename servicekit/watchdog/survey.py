@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from servicekit.host.facts import GpuView, Process
 from servicekit.watchdog.census import orphans
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from servicekit.watchdog.census import Census, Marker
     from servicekit.watchdog.engine import EngineProcess
     from servicekit.watchdog.gpu_holders import GpuSight, Holders
+
+GPU_IDLE: Final = 10
+"""Percent of utilisation up to which a GPU does nothing but draw a desktop."""
 
 
 class Surveyor:
@@ -150,6 +153,7 @@ class Surveyor:
             locked_by=self._lock.take(device.uuid for device in gpu.devices),
             gpu=gpu.view,
             unattributed_mib=unattributed,
+            gpu_busy=_busy(gpu),
             engine_mib=holders.engine_mib,
         )
 
@@ -219,3 +223,11 @@ class Surveyor:
         if self._gpus is not None:
             self._gpus.close()
             self._lock.release()
+
+
+def _busy(gpu: GpuReading) -> bool | None:
+    used = [device.utilisation for device in gpu.devices]
+    known = [percent for percent in used if percent is not None]
+    if any(percent > GPU_IDLE for percent in known):
+        return True
+    return None if len(known) < len(used) else False

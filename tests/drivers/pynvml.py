@@ -79,6 +79,7 @@ class Values:
     usedGpuMemory: int | None = None
     device: Any = None
     eventData: int = 0
+    gpu: int = 0
 
 
 def _world() -> dict[str, Any]:
@@ -181,6 +182,13 @@ def nvmlDeviceGetPersistenceMode(handle: dict[str, Any]) -> int:
     if "persistence" not in handle:
         raise NVMLError_NotSupported("Not Supported")
     return int(handle["persistence"])
+
+
+def nvmlDeviceGetUtilizationRates(handle: dict[str, Any]) -> Values:
+    """Tell what part of the time it was at work."""
+    if "utilisation" not in handle:
+        raise NVMLError_NotSupported("Not Supported")
+    return Values(gpu=handle["utilisation"])
 
 
 def nvmlDeviceGetMemoryInfo(handle: dict[str, Any]) -> Values:

@@ -20,6 +20,9 @@ from servicekit.errors import UserError
 INTERVAL: Final = 1.0
 DEADLINE: Final = 1.5
 STALL: Final = 3.0
+STILL: Final = 2.0
+SPIN: Final = 3.0
+"""Seconds of a completion in which an engine may spin although nobody works on it."""
 UNFINISHED: Final = 4.0
 START_STALL: Final = 4.0
 GPU_WAIT: Final = 3.0
@@ -178,6 +181,22 @@ ROWS: Final[tuple[Row, ...]] = (
             quick=(BARE,) if engine == "llamacpp" else LATER,
         )
         for engine in ("sglang", "vllm", "llamacpp")
+    ),
+    Row(
+        "stands-still",
+        "the whole server stands still (SIGSTOP), with `watch.stall` far away",
+        Failed("hung", 75, within=INTERVAL + SPIN + STILL + 1, says="the engine did nothing for"),
+        engine="vllm",
+        profile={"watch": {"stall": 60, "still": STILL}},
+        act=acts.engine_gets("STOP"),
+    ),
+    Row(
+        "burns",
+        "a new shape is compiled for 10 s: CPU time, and nothing else, with `watch.still` 2 s",
+        Degraded("unanswered", within=INTERVAL + DEADLINE + 1, recovers=True, hold=10),
+        engine="vllm",
+        profile={"watch": {"stall": 60, "still": STILL}},
+        act=acts.tell(compile=10),
     ),
     Row(
         "hang-deaf",

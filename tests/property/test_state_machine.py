@@ -115,6 +115,7 @@ POLICIES = st.builds(
     probe_deadline=SECONDS,
     interval=SECONDS,
     stall=SECONDS,
+    still=SECONDS,
     unfinished=SECONDS,
     survey=SECONDS,
     condition_limit=SECONDS,
@@ -559,7 +560,9 @@ class World(RuleBasedStateMachine):
         """An engine whose counters move is busy, whatever its answers do."""
         fault = self.memory.end.fault
         if fault and fault.sentence.startswith("no completion") and self.ending_since is not None:
-            assert self.ending_since >= self.moved_at + self.policy.stall - ROUNDING
+            still = fault.sentence.partition(" the engine did nothing")[1]
+            limit = self.policy.still if still else self.policy.stall
+            assert self.ending_since >= self.moved_at + limit - ROUNDING
 
     @invariant()
     def it_asks_for_a_restart_only_where_one_may_help(self) -> None:

@@ -40,6 +40,7 @@ POLICY = Policy(
     probe_deadline=10,
     interval=60,
     stall=60,
+    still=60,
     unfinished=60,
     survey=60,
     condition_limit=60,

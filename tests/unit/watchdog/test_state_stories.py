@@ -55,6 +55,7 @@ POLICY = Policy(
     probe_deadline=10,
     interval=30,
     stall=50,
+    still=5,
     unfinished=60,
     survey=15,
     condition_limit=120,
@@ -316,6 +317,97 @@ def test_still_counters_under_an_unanswered_completion_are_a_hang() -> None:
     assert run.memory.end.fault.cause is Cause.HUNG
     assert "no counter moved for" in run.memory.end.fault.sentence
     assert run.memory.end.grace == 5.0
+
+
+def waiting(policy: Policy = POLICY) -> Run:
+    """Give a run whose completion of 40 s has had no answer at 50 s."""
+    run = ready(policy)
+    run.replay(CountersRead(39, Counters(progress=(7.0,))))
+    run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer within 10 s"))
+    return run
+
+
+def looks(*activities: Activity, hindered: str = "") -> list[ActivityRead]:
+    """Look at the engine every second from 51 s on."""
+    return [
+        ActivityRead(51.0 + second, activity, hindered=hindered)
+        for second, activity in enumerate(activities)
+    ]
+
+
+CPU_ONLY = replace(POLICY, uses_gpu=False)
+
+
+def test_an_engine_that_does_nothing_at_all_is_hung_within_seconds() -> None:
+    """Without CPU time and I/O while a completion waits, `watch.still` is long enough."""
+    run = waiting(CPU_ONLY)
+    idle = looks(*(Activity(9 + 0.02 * second, 1400 * second) for second in range(6)))
+    assert run.replay(*idle)[-1] == "failed CancelProbe Terminate"
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.HUNG
+    assert run.memory.end.fault.sentence == (
+        "no completion for 16 s and the engine did nothing for 5 s"
+    )
+
+
+@pytest.mark.parametrize(
+    "busy",
+    [
+        pytest.param([Activity(9 + 0.3 * n) for n in range(20)], id="cpu"),
+        pytest.param([Activity(9, 1_000_000 * n) for n in range(20)], id="io"),
+        pytest.param([Activity(9, 0, 0.1 * n) for n in range(20)], id="waits-for-cpu"),
+    ],
+)
+def test_an_engine_that_burns_is_given_the_longer_limit(busy: list[Activity]) -> None:
+    """With any sign of work the limit is `watch.stall`."""
+    run = waiting(CPU_ONLY)
+    run.replay(*looks(*busy))
+    assert run.memory.phase == "degraded"
+    run.pass_time(91)
+    assert run.memory.phase == "stopping"
+
+
+def test_an_engine_that_is_not_asked_anything_may_do_nothing() -> None:
+    """An idle engine stands still, and a completion that it has just got does not count yet."""
+    run = ready(CPU_ONLY)
+    run.replay(*(ActivityRead(11.0 + n, Activity(9)) for n in range(20)))
+    run.pass_time(41)
+    run.replay(*(ActivityRead(at, Activity(9)) for at in (41.0, 42.0, 47.9)))
+    assert run.memory.phase == "serving"
+
+
+def test_an_engine_that_does_not_get_to_run_is_never_hung() -> None:
+    """Frozen, stopped by a debugger, or without the CPU time that it wants: degraded, no more."""
+    for hindered, per_second in (("its control group is frozen", 0.0), ("", 0.9)):
+        run = waiting(CPU_ONLY)
+        activities = (Activity(9, 0, per_second * n) for n in range(100))
+        run.replay(*looks(*activities, hindered=hindered))
+        assert run.memory.phase == "degraded"
+        failed = ProbeFailed(150.5, ProbeFailure.UNANSWERED, "no answer")
+        run.replay(failed)
+        assert run.memory.vitals.hindered in view(run.memory).why
+        assert run.memory.vitals.hindered
+
+
+def test_a_gpu_that_works_or_cannot_tell_is_a_sign_of_work() -> None:
+    """An engine on a GPU does nothing only where a survey has seen the GPU idle meanwhile."""
+    idle = [Activity(9)] * 9
+    for busy in (None, True):
+        run = waiting()
+        survey = replace(CLEAN, gpu_busy=busy)
+        run.replay(*looks(*idle[:6]), SurveyTaken(56.5, survey, 56), *looks(*idle)[6:])
+        assert run.memory.phase == "degraded"
+    run = waiting()
+    run.replay(*looks(*idle[:6]), SurveyTaken(56.5, replace(CLEAN, gpu_busy=False), 56))
+    run.replay(*looks(*idle)[6:])
+    assert run.memory.phase == "stopping"
+
+
+def test_counters_without_an_answer_start_a_probe_at_once() -> None:
+    """Suspicion does not wait for the next interval."""
+    run = ready()
+    run.replay(CountersRead(15, Counters(progress=(7.0,))))
+    assert run.replay(CountersRead(21, None)) == ["- RunProbe"]
 
 
 def test_waiting_for_a_hang_keeps_no_core_busy() -> None:
@@ -713,6 +805,7 @@ def test_the_policy_is_the_profiles() -> None:
         watch={
             "interval": 30,
             "stall": 50,
+            "still": 5,
             "unfinished": 60,
             "survey": 15,
             "ail_limit": 120,
