@@ -19,7 +19,7 @@ from servicekit import __version__
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
-from servicekit.host import cgroups
+from servicekit.host import cgroups, procfs
 from servicekit.host.shared_memory import SharedMemory
 from servicekit.log import Priority, open_events
 from servicekit.places import Scope
@@ -73,10 +73,9 @@ if TYPE_CHECKING:
 
 LOADING_LOOK: Final = 2.0
 """Seconds between looks at what a loading engine does."""
+# Seconds between looks at what an engine does while a completion waits, and while it ends.
 WAITING_LOOK: Final = 1.0
-"""Seconds between looks at what an engine does while a completion waits."""
 ENDING_LOOK: Final = 0.2
-"""Seconds between looks at what an ending engine still does."""
 VRAM_STEP: Final = 64
 """MiB that a loading engine must take of its GPU for it to be progress."""
 READ_SIZE: Final = 1 << 16
@@ -451,8 +450,14 @@ class Watchdog:
             if engine is None or not ready or since is None or now < since + WAITING_LOOK:
                 continue
             members = self._surveyor.look_at_members(engine)
-            hindered = engine.hindrance(members)
-            self._loop.post(ActivityRead(now, engine.activity(members), hindered=hindered))
+            self._loop.post(
+                ActivityRead(
+                    now,
+                    engine.activity(members),
+                    blocked=any(map(procfs.stuck, members)),
+                    hindered=engine.hindrance(members),
+                )
+            )
 
     async def _watch_ending(self) -> None:
         """Look often at what an ending engine still does."""

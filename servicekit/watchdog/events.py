@@ -249,6 +249,8 @@ class ActivityRead:
     activity: Activity
     alone: bool = False
     """Of an engine that had workers only the leader is left."""
+    blocked: bool = False
+    """A thread is in uninterruptible sleep: it waits for a disk, or for the driver."""
     hindered: str = ""
     """What keeps it from running, in words."""
 

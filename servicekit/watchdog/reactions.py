@@ -145,8 +145,9 @@ def activity_while_serving(
         vitals = replace(vitals, hindered_at=at)
     begin = max(since + SPIN_LIMIT, memory.reading.moved_at)
     seconds = at - still.at if still else 0.0
-    if still is None or still.at < begin or hindered or not _still(still, event, seconds):
-        still = event if at >= begin and not hindered else None
+    could = not hindered and not event.blocked
+    if still is None or still.at < begin or not could or not _still(still, event, seconds):
+        still = event if at >= begin and could else None
     vitals = replace(vitals, last=event, still=still, hindered=hindered)
     memory = replace(memory, vitals=vitals)
     gpu_idle = not policy.uses_gpu or (still is not None and vitals.gpu_idle_at >= still.at)

@@ -25,7 +25,7 @@ from servicekit.watchdog.census import Census, Marker, orphans, reap_adopted, sw
 from servicekit.watchdog.engine import EngineProcess, become_subreaper
 from servicekit.watchdog.events import Sign
 from servicekit.watchdog.ports import port_holder
-from servicekit.watchdog.progress import Activity, download_bytes, signs
+from servicekit.watchdog.progress import Activity, download_bytes, signs, starved
 from servicekit.watchdog.reporter import LINE_LENGTH, LineSplitter
 
 if TYPE_CHECKING:
@@ -652,6 +652,35 @@ if os.fork() == 0:
     second = engine.activity(engine.members().values())
     assert second.cpu_seconds >= first.cpu_seconds
     assert second.io_bytes >= first.io_bytes
+
+
+def test_what_keeps_an_engine_from_running_is_named(launch: Launcher, tmp_path: Path) -> None:
+    """A debugger that stopped one of its processes is named, and so is a frozen control group."""
+    engine = launch(SLEEP)
+    members = list(engine.members().values())
+    assert engine.hindrance(members) == ""
+    traced = members[0]._replace(state="t", name="python")
+    assert engine.hindrance([traced]) == f"pid {engine.pid} (python) is stopped by a debugger"
+    (tmp_path / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    engine.group, group = tmp_path, engine.group
+    assert engine.hindrance(members) == "the engine's control group is frozen"
+    engine.group = group
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (Activity(0.1, 0, 0.1), False),
+        (Activity(0.1, 0, 1.8), True),
+        (Activity(1.9, 0, 1.9), False),
+    ],
+    ids=["idle", "starved", "spins-beside-its-own-threads"],
+)
+def test_an_engine_is_starved_when_it_waits_for_a_cpu_and_gets_none(
+    now: Activity, *, expected: bool
+) -> None:
+    """Threads that wait for each other's cores still use whole cores together."""
+    assert starved(Activity(), now, 2.0) is expected
 
 
 @pytest.mark.parametrize(

@@ -367,6 +367,13 @@ def test_an_engine_that_burns_is_given_the_longer_limit(busy: list[Activity]) ->
     assert run.memory.phase == "stopping"
 
 
+def test_an_engine_that_waits_for_a_disk_is_given_the_longer_limit() -> None:
+    """Weights that are paged in from a slow disk may take longer than `watch.still`."""
+    run = waiting(CPU_ONLY)
+    run.replay(*(replace(look, blocked=True) for look in looks(*[Activity(9)] * 20)))
+    assert run.memory.phase == "degraded"
+
+
 def test_an_engine_that_is_not_asked_anything_may_do_nothing() -> None:
     """An idle engine stands still, and a completion that it has just got does not count yet."""
     run = ready(CPU_ONLY)

@@ -234,6 +234,14 @@ def test_memory_without_an_owner_is_told(scene: Scene) -> None:
     assert (survey.unattributed_mib, survey.foreign) == (9000, ())
 
 
+def test_a_gpu_at_work_is_seen_where_the_driver_reports_it(scene: Scene) -> None:
+    """A desktop's few percent are no work, and a driver that reports nothing proves nothing."""
+    assert scene.look().gpu_busy is None
+    for percent, busy in ((3, False), (97, True)):
+        scene.driver.does(gpus=[{**CARD, "utilisation": percent}])
+        assert scene.look().gpu_busy is busy
+
+
 def test_a_baseline_of_earlier_runs_is_kept(scene: Scene) -> None:
     """What an earlier run found in use by nobody decides, not what an orphan now holds."""
     scene.surveyor.remember({"GPU-11111111": 600})
