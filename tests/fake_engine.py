@@ -96,6 +96,8 @@ TICK = 0.01
 """Seconds between two looks of the main loop."""
 PROMPT = 8
 """Tokens of every prompt."""
+COMPILER = "import time\nwhile True: sum(range(100_000)); time.sleep(0.01)"
+"""A child process that uses a part of a core, as `nvcc` does."""
 HEALTH_LIMIT = 20.0
 """Seconds that SGLang's `/health_generate` waits for any token before it answers 503."""
 
@@ -623,12 +625,10 @@ class Engine:
         with self.step:
             if self.first:
                 self.first = False
-                until = time.monotonic() + self.me.first_stall
-                while time.monotonic() < until:  # a compiler is at work
-                    busy = time.monotonic() + TICK / 2
-                    while time.monotonic() < busy:
-                        pass
-                    time.sleep(TICK)
+                compiler = subprocess.Popen([sys.executable, "-c", COMPILER])
+                time.sleep(self.me.first_stall)
+                compiler.kill()
+                compiler.wait()
         if gone():
             raise GoneError
 
