@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test machines units check wheel live bench diagnosis faults sbom pins clean help
+.PHONY: demo test machines units check wheel live bench diagnosis faults fuzz sbom pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,6 +24,7 @@ help:
 	@echo "make live   the same service with a real vLLM, which is 3.4 GB to install"
 	@echo "make bench  measure the watchdog and the command line"
 	@echo "make diagnosis  score the diagnosis of seen and unseen failures, and of noise"
+	@echo "make fuzz   give anything to every reader of foreign files, for MINUTES=60"
 	@echo "make sbom   list all dependencies in dist/sbom.json (CycloneDX)"
 	@echo "make faults inject every fault under every manager, and write docs/faults.md"
 
@@ -104,6 +105,12 @@ diagnosis: $(VENV)/dev
 # Rows are Markdown on stdout; what is not as it should be is told on stderr.
 faults: $(VENV)/dev
 	PYTHONPATH=tests $(BIN)/python -m faults --out docs/faults.md
+
+# Each round draws other examples; the first failure ends it.
+MINUTES := 60
+fuzz: $(VENV)/dev
+	@end=$$(($$(date +%s) + 60 * $(MINUTES))); while (( $$(date +%s) < end )); do \
+		FUZZ_EXAMPLES=3000 $(BIN)/pytest --quiet --timeout=3600 tests/hostile/test_fuzz.py; done
 
 # What is installed with servicekit, each with its version and licence, in CycloneDX's format.
 sbom: $(VENV)/dev

@@ -32,6 +32,7 @@ from servicekit.places import Places
 from servicekit.profiles import credentials
 from servicekit.profiles.model import Profile
 from servicekit.profiles.vocabulary import PACKAGED
+from servicekit.service.access import only_root_changes
 from servicekit.service.host import find_model
 from servicekit.service.missing import missing
 from servicekit.service.plan import hub_cache
@@ -259,6 +260,8 @@ def _become_the_service(session: Session, profile: Profile, cache: Path) -> None
     # Below its own cache the account makes directories itself.
     top = ours if PurePosixPath(cache).is_relative_to(ours) else PurePosixPath(cache)
     for path in tree.missing([top]):
+        if not only_root_changes(Path(path.parent)):
+            break  # others could have put a link on the way: the account makes the rest itself
         make_directory(tree, Directory(path, 0o755, order.user))
     user = pwd.getpwnam(order.user)
     os.umask(0o022)

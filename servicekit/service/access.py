@@ -227,6 +227,15 @@ def way(path: Path) -> tuple[Path, ...]:
     return tuple(passed)
 
 
+def only_root_changes(directory: Path) -> bool:
+    """Whether root alone can write `directory` and all that opening it passes."""
+    for step in (*way(directory), directory):
+        found = step.stat()
+        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return False
+    return True
+
+
 def program(
     what: str, path: Path, remedy: str = "move it, to /opt say"
 ) -> Iterator[RequiredAccess]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
-import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from servicekit.errors import UserError
 from servicekit.host import procfs, untrusted
@@ -22,16 +19,12 @@ from servicekit.managers import Seen
 from servicekit.models.hub_cache import Repository
 from servicekit.models.weights import _read as read_index
 from servicekit.places import below
-from servicekit.profiles.model import Restart
-from servicekit.watchdog import history, ledger
-from servicekit.watchdog.adopted import AdoptedProcesses
-from servicekit.watchdog.clock import Moment
-from servicekit.watchdog.ledger import Record
-from servicekit.watchdog.publish import State, read_state
+from servicekit.watchdog import ledger
+from servicekit.watchdog.publish import read_state
 from servicekit.watchdog.status import status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from servicekit.places import Places
 
@@ -254,74 +247,3 @@ def test_a_state_of_a_process_that_is_not_the_managers_is_not_believed(places: P
         assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
         path.write_text(json.dumps(STATE | {"pid": pid, "pid_started": stat.started, "code": 0}))
         assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
-
-
-# Anything at all, to every reader.
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-def _documents(like: Mapping[str, object], more: tuple[str, ...]) -> st.SearchStrategy[str]:
-    """Make objects like `like`, some of their values exchanged for anything."""
-    changed = st.dictionaries(st.sampled_from([*like, *more]), JSON, max_size=3)
-    return (
-        changed.map(lambda other: json.dumps({**like, **other})) | st.text() | JSON.map(json.dumps)
-    )
-
-
-LINES = _documents(
-    LINE, ("cause", "code", "sentence", "baseline", "boot", "seconds", "reasons", "pid1_started")
-)
-STATES = _documents(STATE, ("why", "context", "port", "host", "code", "ready_seconds", "reasons"))
-
-
-@settings(max_examples=300)
-@given(st.lists(LINES, max_size=4))
-def test_no_history_breaks_what_reads_it(lines: list[str]) -> None:
-    """From any history, every conclusion is drawn without an error."""
-    records = ledger.parse("\n".join(lines))
-    history.holdoff(records, Moment(NOW, "b", 1.0), Restart())
-    history.unfinished(records, boot_id="b", pid1_started=1, on_wsl=False)
-    history.eta(records)
-    history.phase_times(records)
-    history.baselines(records, "b")
-    for record in records:
-        assert Record.parse(record.line()) == record
-        assert record.sentence.isprintable()
-    for run in history.runs(records):
-        assert run.began.astimezone().isoformat()
-        assert run.code is None or f"{run.code:d}"
-
-
-@settings(max_examples=300)
-@given(STATES)
-def test_no_state_breaks_what_reads_it(text: str) -> None:
-    """A text is a state that can be shown, or it is refused."""
-    try:
-        state = State.parse(text)
-    except ValueError:
-        return
-    assert (NOW - datetime.fromisoformat(state.since)).total_seconds() is not None
-    assert all(isinstance(one, str) for one in state.reasons)
-    assert state.why.isprintable()
-    assert json.dumps(state.context, allow_nan=False)
-
-
-@settings(max_examples=300)
-@given(
-    _documents({"boot_id": "b", "pid1_started": 1, "processes": [[1, 2]]}, ()),
-    st.binary(max_size=9),
-)
-def test_no_list_of_adopted_processes_breaks_its_reader(text: str, tail: bytes) -> None:
-    """Whatever the file holds, the processes known from it are pairs of numbers."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "kin.json")
-        path.write_bytes(text.encode(errors="replace") + tail)
-        known = AdoptedProcesses(path, boot_id="b", pid1_started=1).known
-    assert all(pid >= 0 and started >= 0 for pid, started in known)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from servicekit.host import run_files
+from servicekit.host import run_files, untrusted
 from servicekit.lab.verify.gate import LEAST_SENTENCES, TWIN_TOKENS, GateOutcome, GateResult, Twin
 from servicekit.lab.verify.status import FOLDER, NOT_VERIFIED, VerificationStatus
 
@@ -103,11 +103,10 @@ class Verification:
                 below_fp8=content["below_fp8"],
                 gates=tuple(content["gates"]),
                 findings=tuple(
-                    GateResult(**{**each, "outcome": GateOutcome(each["outcome"])})
-                    for each in content["findings"]
+                    GateResult(**each | _shown_safely(each)) for each in content["findings"]
                 ),
             )
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (AttributeError, ValueError, KeyError, TypeError, RecursionError):
             return None
         return parsed if parsed.is_sound else None
 
@@ -116,13 +115,18 @@ class Verification:
         """Whether every part has the right type."""
         texts: list[object] = [self.profile, self.at, self.about, self.below_fp8 or "", *self.gates]
         texts += (getattr(self.fingerprint, each.name) for each in fields(self.fingerprint))
-        for each in self.findings:
-            texts += [each.gate, each.reason]
+        texts += (each.gate for each in self.findings)
         return (
             all(isinstance(text, str) and text.isprintable() for text in texts)
             and all(isinstance(each.evidence, dict) for each in self.findings)
             and all(_is_time(each.seconds) for each in self.findings)
         )
+
+
+def _shown_safely(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """Check the two values of a finding that are shown; a reason may quote the model."""
+    outcome, reason = GateOutcome(finding["outcome"]), untrusted.words(finding["reason"])
+    return {"outcome": outcome, "reason": reason}
 
 
 def _is_time(seconds: object) -> bool:

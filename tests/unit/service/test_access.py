@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from servicekit.service.access import (
     Hidden,
     RequiredAccess,
     barriers,
+    only_root_changes,
     proved,
     script_faults,
     way,
@@ -22,7 +24,6 @@ from servicekit.service.access import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 NOBODY = "nobody"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another account")
@@ -162,3 +163,12 @@ def test_a_private_tmp_hides_the_hosts(tmp_path: Path) -> None:
     assert len(hidden) == 1
     without = profile(executable=str(engine), service={"without": ["PrivateTmp"]})
     assert not any("PrivateTmp" in one for one in look(system_places(), without, "").barred)
+
+
+def test_a_directory_that_others_can_redirect_is_not_roots_alone(tmp_path: Path) -> None:
+    """A link or directory of another account, or a writable one, on the way is enough."""
+    assert only_root_changes(Path("/usr/bin"))
+    (tmp_path / "usr").symlink_to("/usr")
+    tmp_path.chmod(0o777)
+    assert not only_root_changes(tmp_path)
+    assert not only_root_changes(tmp_path / "usr/bin")
