@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 IDENTIFIER: Final = "servicekit"
-BACKLOG: Final = 1 << 20
-"""Bytes that may wait for a reader before lines are dropped."""
+BACKLOG: Final = 1 << 20  # bytes that may wait for a reader before lines are dropped
 SHORTEST_SECRET: Final = 4
 """Characters from which a secret is looked for in text; a shorter one would blot out anything."""
-SHORTEST_BASE64: Final = 8
-"""Characters from which a secret is looked for in base64."""
+SHORTEST_BASE64: Final = 8  # characters from which a secret is looked for in base64
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 REDACTED: Final = "[redacted]"
 _AT_ONCE: Final = select.PIPE_BUF

@@ -12,7 +12,6 @@ from io import TextIOWrapper
 
 
 def main() -> None:
-    """Run the command line, as the console script does."""
     from servicekit.cli.direct import parse, run
     from servicekit.cli.failures import failures
 

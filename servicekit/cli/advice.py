@@ -21,8 +21,7 @@ def check(
     profile: ProfileName,
     *,
     ask: Annotated[
-        bool,
-        typer.Option("--ask", help="Query the engine for its options; takes up to a minute."),
+        bool, typer.Option("--ask", help="Query the engine for its options; takes up to a minute.")
     ] = False,
     json: AsJson = False,
     user: ForUser = False,
@@ -51,8 +50,7 @@ def plan(
         typer.Option("--gpu-memory", metavar="SIZE", help=f'GPU memory, such as "{USUAL_GPU}".'),
     ] = None,
     length: Annotated[
-        int,
-        typer.Option("--length", min=1, metavar="TOKENS", help="Tokens of an average request."),
+        int, typer.Option("--length", min=1, metavar="TOKENS", help="Tokens of an average request.")
     ] = 5120,
     json: AsJson = False,
     user: ForUser = False,

@@ -18,8 +18,7 @@ from servicekit.managers import Seen
 from servicekit.service.installed import read_plan
 from servicekit.watchdog.status import Status, status_of
 
-WEBHOOK_LIMIT: Final = 20.0
-"""Seconds that the webhook may take to answer."""
+WEBHOOK_LIMIT: Final = 20.0  # seconds that the webhook may take to answer
 FIELDS: Final = ("profile", "state", "cause", "why", "remedy", "since", "run", "restarts")
 """Of `status --json`: the fields of an alert."""
 
@@ -31,9 +30,7 @@ def alert(
     exit_code: Annotated[
         int | None,
         typer.Option(
-            "--exit-code",
-            metavar="N",
-            help="Exit code of the watchdog that is about to end.",
+            "--exit-code", metavar="N", help="Exit code of the watchdog that is about to end."
         ),
     ] = None,
     plan: PlanFile = None,
@@ -55,8 +52,8 @@ def alert(
     command, webhook = _channels(session, name, plan)
     if not command and webhook is None:
         return
-    told = _look(session, name, exit_code).as_json()
-    fields = {key: told[key] for key in FIELDS}
+    state = _look(session, name, exit_code).as_json()
+    fields = {key: state[key] for key in FIELDS}
     if webhook is not None:
         _post(webhook, fields)
     if command:
@@ -87,8 +84,8 @@ def _post(url: str, fields: dict[str, Any]) -> None:
     """Post to the webhook; an unreachable webhook must not prevent the command."""
     import httpx
 
-    said = "; ".join(filter(None, (fields["why"], fields["remedy"])))
-    text = f"servicekit {fields['profile']}: {fields['state']}: {said}"
+    reason_text = "; ".join(filter(None, (fields["why"], fields["remedy"])))
+    text = f"servicekit {fields['profile']}: {fields['state']}: {reason_text}"
     try:
         httpx.post(url, json={"text": text, **fields}, timeout=WEBHOOK_LIMIT).raise_for_status()
     except httpx.HTTPStatusError as error:
@@ -99,7 +96,7 @@ def _post(url: str, fields: dict[str, Any]) -> None:
 
 
 def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
-    """Replace this process by the command, so that its exit code is that of the alert."""
+    """Replace this process by the command, whose exit code becomes that of the alert."""
     environment = dict(os.environ)
     for key, value in fields.items():
         environment[f"SERVICEKIT_{key.upper()}"] = "" if value is None else str(value)
@@ -113,4 +110,4 @@ def _become(command: tuple[str, ...], fields: dict[str, Any]) -> None:
     try:
         os.execve(command[0], command, environment)  # noqa: S606 - no shell is the point
     except OSError as error:
-        raise UserError(f'alert_command "{command[0]}" cannot be run: {reason(error)}') from None
+        raise UserError(f'cannot run alert_command "{command[0]}": {reason(error)}') from None

@@ -20,8 +20,6 @@ HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 
 
 class _Verbs(TyperGroup):
-    """All verbs."""
-
     @override
     def list_commands(self, ctx: Any) -> list[str]:
         return list(VERBS)
@@ -42,7 +40,7 @@ class _Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         known = not args or args[0] in VERBS or args[0].startswith("-")
         if not known and not ctx.resilient_parsing:  # which is how a shell asks for completions
-            ctx.fail(f'there is no verb "{args[0]}"{did_you_mean(args[0], VERBS)}')
+            ctx.fail(f'no command "{args[0]}"{did_you_mean(args[0], VERBS)}')
         return super().resolve_command(ctx, args)
 
     @override
@@ -83,14 +81,12 @@ def _version(wanted: bool) -> None:
 def common(
     ctx: typer.Context,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help=OPTIONS["--config FILE"]),
+        Path | None, typer.Option("--config", metavar="FILE", help=OPTIONS["--config FILE"])
     ] = None,
     user: Annotated[bool, typer.Option("--user", help=OPTIONS["--user"])] = False,
     _show_version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help=OPTIONS["--version"]),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help=OPTIONS["--version"])
     ] = False,
 ) -> None:
-    """Keep what the options before the verb say for the verb."""
+    """Store the options that precede the verb."""
     ctx.obj = Session(config, user=user)

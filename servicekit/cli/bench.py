@@ -49,8 +49,7 @@ UNSEEN: Final = "not-seen-afterwards"
 """A reason for being degraded: the state of the service at the end could not be read."""
 ANOTHER_RUN: Final = "started-anew-meanwhile"
 """Stands there where the engine is not the one that was measured first."""
-LINE_EVERY: Final = 10.0
-"""Seconds between lines of progress within a case."""
+LINE_EVERY: Final = 10.0  # seconds between lines of progress within a case
 PROMPT_WEIGHT: Final = 0.05
 """What a token of a prompt takes beside one of an answer, about; only the time left hangs on it."""
 
@@ -118,12 +117,12 @@ def bench(
         run.refuse_running(found, now, anyway=anyway)
         result, lost = run.measured(now)
     if json:
-        told = result.model_dump(mode="json")
-        as_json({"name": result.name, **told, "summary": [summary(c) for c in result.cases]})
+        data = result.model_dump(mode="json")
+        as_json({"name": result.name, **data, "summary": [summary(c) for c in result.cases]})
     else:
         table(HEADS, rows(result))
-        for said in remarks(result):
-            typer.echo(printable(said))
+        for line in remarks(result):
+            typer.echo(printable(line))
     if lost is not None:
         raise lost
     if run.interrupted:
@@ -133,12 +132,10 @@ def bench(
 
 
 class _Run:
-    """One run: its request and its result."""
-
     def __init__(self, session: Session, profile: str, suite: str) -> None:
         self._session = session
         self._loaded: LoadedSuite = load(suite)
-        session.manifest(profile)  # what is not installed is said to be so, before all else
+        session.manifest(profile)  # report a profile that is not installed first
         self._recipe: Profile = session.profile(profile)
         self._plan: Plan = plan_of(session, self._recipe)
         self._setting = self._setting_of(effective=None)
@@ -158,7 +155,7 @@ class _Run:
         )
 
     def refuse(self, *, anyway: bool) -> None:
-        """Refuse what is not verified, or not as the suite wants it, before anything is started."""
+        """Refuse an unverified or unmatched profile before anything is started."""
         name = self._recipe.name
         self._refuse_unmatched(anyway=anyway)
         status = self._verification = verification_status_of(self._session, name)
@@ -169,7 +166,7 @@ class _Run:
             )
 
     def refuse_running(self, found: Installed, now: Status, *, anyway: bool) -> None:
-        """Refuse what runs otherwise than the profile says, or holds less than the suite wants."""
+        """Refuse a service that runs another plan, or has less context than the suite needs."""
         self._plan = plan_of_what_runs(self._session, found, self._recipe, now, to="measured")
         self._setting = self._setting_of(now.context.get("effective"))
         self._refuse_unmatched(anyway=anyway)
@@ -184,7 +181,7 @@ class _Run:
             )
 
     def prepare(self) -> None:
-        """Refuse at once, and not after an hour, where nothing could be kept."""
+        """Refuse now rather than after an hour if no result could be written."""
         states = Path(self._session.places.state)
         try:
             store.prepare(states, self._recipe.name)
@@ -192,7 +189,7 @@ class _Run:
             raise _unkept(states, error) from None
 
     def measured(self, now: Status) -> tuple[BenchResult, UserError | None]:
-        """Measure, keep the file, and give what is in it; and the error where it is not kept."""
+        """Measure and store; return the result, and the error if it could not be stored."""
         cases, skipped = planned(self._loaded.data, self._setting)
         if not cases:
             raise UserError(f"no case of the suite can run: {skipped[0]}")
@@ -232,7 +229,6 @@ class _Run:
         *,
         complete: bool,
     ) -> BenchResult:
-        """Put what was measured beside what it was measured of."""
         recipe, status = self._recipe, self._verification or UNKNOWN
         return BenchResult(
             format=FORMAT,
@@ -255,7 +251,7 @@ class _Run:
         )
 
     def _reasons(self, before: Status) -> tuple[str, ...]:
-        """Say why the service was degraded before or after, and whether it is still the same."""
+        """List why the service was degraded before or after, and whether it restarted."""
         try:
             after = self._session.look(self._session.installed(before.profile))
         except (OSError, UserError):  # nothing that was measured is lost by that
@@ -283,7 +279,7 @@ class _Run:
             await runner.measure(cases)
 
     def _keep(self, result: BenchResult) -> UserError | None:
-        """Store it; return the error, if any, since the result is printed all the same."""
+        """Store the result; return an error instead of raising it, to show the result first."""
         states = Path(self._session.places.state)
         try:
             file = store.write(states, result)
@@ -293,8 +289,8 @@ class _Run:
         newest = max(name for name in store.names(states) if f"-{result.profile}-" in name)
         if newest > result.name:
             warn(
-                f'the clock was set back since "{newest}": `servicekit compare` takes that for the '
-                "latest run, until it is removed"
+                f'the clock was set back since "{newest}": `servicekit compare` uses that run as '
+                "the latest until it is removed"
             )
         return None
 
@@ -304,7 +300,7 @@ def _unkept(states: Path, error: OSError) -> UserError:
 
 
 class _Keeper:
-    """Keeps the samples as they come, and shows the progress."""
+    """Collects results as they arrive, and prints progress."""
 
     def __init__(self, cases: Sequence[Planned]) -> None:
         self.cases: list[Case] = []
@@ -313,7 +309,7 @@ class _Keeper:
         self._samples: list[Sample] = []
         self._done = 0.0
         self._whole = sum(_weight(each) * each.data.requests for each in cases)
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
 
     def begins(self, planned: Planned) -> None:
         self._now, self._samples = planned, []
@@ -323,43 +319,42 @@ class _Keeper:
             return
         self._samples.append(sample)
         self._done += _weight(self._now)
-        if time.monotonic() - self._told > LINE_EVERY:
-            self._tell(f"{len(self._samples)} of {self._now.data.requests} requests")
+        if time.monotonic() - self._printed > LINE_EVERY:
+            self._show(f"{len(self._samples)} of {self._now.data.requests} requests")
 
     def ended(self, case: Case) -> None:
-        said = [
+        figures = [
             f"{figure.label} {with_unit(found.median, figure.unit)}"
             for figure in FIGURES
             if (found := case.statistics(figure)) is not None
         ]
-        self._tell(", ".join(said) or ("no figure" if case.sound else "no request was answered"))
+        self._show(", ".join(figures) or ("no figure" if case.sound else "no request was answered"))
         self.cases.append(case)
         self._now, self._samples = None, []
 
     def cut(self) -> None:
-        """Keep the samples of a case that was broken off."""
+        """Keep the samples of an interrupted case."""
         if self._now is not None and self._samples:
             self.cases.append(case_of(self._now, self._samples, None))
 
-    def _tell(self, said: str) -> None:
-        self._told = time.monotonic()
-        elapsed = self._told - self._began
+    def _show(self, text: str) -> None:
+        self._printed = time.monotonic()
+        elapsed = self._printed - self._began
         ahead = max(0.0, self._whole - self._done)
         left = elapsed * ahead / self._done if self._done else None
         more = f" (about {duration(left)} left)" if left else ""
         name = "" if self._now is None else self._now.name
-        note(f"[{len(self.cases) + 1}/{len(self._planned)}] {name}: {said}{more}")
+        note(f"[{len(self.cases) + 1}/{len(self._planned)}] {name}: {text}{more}")
 
 
 def _weight(planned: Planned) -> float:
-    """What one request takes beside another, about."""
+    """Estimate the relative duration of one request."""
     conditions = planned.conditions
     spent = conditions.max_tokens + PROMPT_WEIGHT * conditions.prompt_tokens
     return spent / conditions.concurrency
 
 
 def _list(session: Session, profile: str | None, *, json: bool) -> None:
-    """List what is kept, the oldest first."""
     found: list[BenchResult] = []
     for name, text in store.texts(Path(session.places.state)).items():
         try:

@@ -25,14 +25,13 @@ from servicekit.lab.compare.comparison import ComparedCase, Comparison, compared
 from servicekit.lab.compare.words import conditions_in_words, run_in_words, suite_in_words
 from servicekit.text import printable
 
-WIDTH: Final = 100
-"""Columns where there is no terminal."""
+WIDTH: Final = 100  # columns where there is no terminal
 INDENT: Final = "   "
 HEADS: Final = ("FIGURE", "RUN", "MEDIAN", "P99", "SAMPLES", "AGAINST A", "")
 
 
 def _complete(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of runs and profiles, for the shell's completion; none where they cannot be read."""
+    """Return names of runs and profiles for shell completion; none if they cannot be read."""
     root = ctx.find_root().params
     session = Session(root.get("config"), user=bool(root.get("user")))
     try:
@@ -61,10 +60,7 @@ def compare(
     html: Annotated[
         Path | None,
         typer.Option(
-            "--html",
-            metavar="FILE",
-            help="Write an HTML report with charts.",
-            dir_okay=False,
+            "--html", metavar="FILE", help="Write an HTML report with charts.", dir_okay=False
         ),
     ] = None,
     json: AsJson = False,
@@ -82,7 +78,7 @@ def compare(
     if html is not None:
         from servicekit.lab.compare.drawing import check_drawing
 
-        check_drawing()  # before anything is said that a report was to hold
+        check_drawing()  # fail before the result is printed
     session = session_of(ctx, user=user)
     states = Path(session.places.state)
     results = chosen(runs, suite, states, session.catalog.names())
@@ -100,17 +96,16 @@ def compare(
 
 
 def _tell(comparison: Comparison) -> None:
-    """Print the runs, a table for each case, the traps and the notes."""
     typer.echo(printable(f"suite {suite_in_words(comparison.suite)}"))
     for run in comparison.runs:
-        told = run_in_words(run)
+        words = run_in_words(run)
         typer.echo()
-        typer.echo(f"{told.letter}  {printable(told.name)}")
-        for line in (f"{told.engine}, {told.host}", told.model, f"KV pool {told.pool}"):
+        typer.echo(f"{words.letter}  {printable(words.name)}")
+        for line in (f"{words.engine}, {words.host}", words.model, f"KV pool {words.pool}"):
             _paragraph(line)
-        if told.verified:
-            _paragraph(told.verified)
-        for mark in told.marks:
+        if words.verified:
+            _paragraph(words.verified)
+        for mark in words.marks:
             _paragraph(mark, "warn")
     for section in comparison.sections:
         typer.echo()
@@ -126,7 +121,7 @@ def _tell(comparison: Comparison) -> None:
 
 
 def _paragraph(text: str, colour: str = "", indent: str = INDENT) -> None:
-    """Print a sentence as wide as the terminal is."""
+    """Print a sentence, wrapped to the terminal's width."""
     width = shutil.get_terminal_size((WIDTH, 0)).columns
     for line in textwrap.wrap(
         printable(text),
@@ -155,18 +150,18 @@ def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the report, whole or not at all; what is there already is replaced."""
+    """Write the report atomically, replacing an existing file."""
     try:
         target = _resolved(path)
         if target.exists() and not target.is_file():
-            raise UserError(f'"{path}" is no file that a report could replace')
+            raise UserError(f'"{path}" is not a regular file')
         replace(target, text)
     except OSError as error:
-        raise UserError(f'the report cannot be written to "{path}": {reason(error)}') from None
+        raise UserError(f'cannot write the report to "{path}": {reason(error)}') from None
 
 
 def _resolved(path: Path) -> Path:
-    """Follow links; `OSError` where they lead in a circle."""
+    """Follow links; raise `OSError` for a circle."""
     try:
         target = path.resolve()
     except RuntimeError:  # what Python before 3.13 makes of a circle

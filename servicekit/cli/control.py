@@ -29,10 +29,8 @@ from servicekit.watchdog.status import Status
 if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
 
-LOOK: Final = 0.1
-"""Seconds between looks at a service that is starting."""
-UP_WITHIN: Final = 5.0
-"""Seconds within which a manager must have taken up an order to start."""
+LOOK: Final = 0.1  # seconds between looks at a service that is starting
+UP_WITHIN: Final = 5.0  # seconds within which a manager must have taken up an order to start
 
 NoWait = Annotated[
     bool, typer.Option("--no-wait", help="Return without waiting until it is ready.")
@@ -71,7 +69,7 @@ def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     found.manager.stop(found.unit, limit=session.stop_limit(profile))
     now = session.look(found)
     if before.at_rest and now.at_rest:
-        note(f'"{profile}" did not run')
+        note(f'"{profile}" was not running')
     typer.echo(f"{profile}: {paint(now.state)}: {now.why}")
     if now.state == "failed" and not before.at_rest:
         raise typer.Exit(1)
@@ -108,10 +106,10 @@ def restart(
 
 
 def order(session: Session, found: Installed, *, again: bool = False) -> None:
-    """Order a start or restart, and reset the restart count."""
+    """Start or restart a service, with the restart count reset."""
     profile = found.manifest.profile
     if not again and _runs(session.look(found)):
-        note(f'"{profile}" runs already')
+        note(f'"{profile}" is already running')
         return
     if again:
         found.manager.stop(found.unit, limit=session.stop_limit(profile))
@@ -127,12 +125,12 @@ def order(session: Session, found: Installed, *, again: bool = False) -> None:
 
 
 def _runs(now: Status) -> bool:
-    """Whether there is a watchdog that means to serve."""
+    """Whether its watchdog is running and not stopping."""
     return now.state in {"ready", "degraded", "starting"} and now.pid is not None
 
 
 def _recipe(session: Session, profile: str) -> Profile | None:
-    """Read the profile as installed; `None` where that is refused, as the watchdog will report."""
+    """Read the installed profile; `None` if it is refused, which the watchdog will report."""
     try:
         return session.installed_profile(profile)
     except UserError:
@@ -142,7 +140,7 @@ def _recipe(session: Session, profile: str) -> Profile | None:
 def refuse_start(
     session: Session, found: Installed, *, anyway: bool = False, known: Collection[str] = ()
 ) -> None:
-    """Refuse to start what cannot run, before anything is stopped; `known` errors are no reason."""
+    """Refuse a start that cannot work before anything is stopped; ignore `known` errors."""
     recipe = _recipe(session, found.manifest.profile)
     if recipe is not None and session.settings_error() is None:
         from servicekit.cli import refusals
@@ -151,7 +149,6 @@ def refuse_start(
 
 
 def _tell_missing(session: Session, profile: str) -> None:
-    """Say beforehand what the engine will not find, where its profile can be read."""
     from servicekit.cli.fetch import tell_missing
 
     recipe = _recipe(session, profile)
@@ -160,7 +157,7 @@ def _tell_missing(session: Session, profile: str) -> None:
 
 
 def _tell_rivals(session: Session, found: Installed) -> None:
-    """Say beforehand for whom it will wait: systemd stops them, and Supervisor does not."""
+    """Print which services a start will wait for; systemd stops them, Supervisor does not."""
     profile = found.manifest.profile
     recipe = _recipe(session, profile)
     names = rivals(recipe, session.manifests(), found.manifest.gpus) if recipe is not None else ()
@@ -168,13 +165,13 @@ def _tell_rivals(session: Session, found: Installed) -> None:
     seen = found.manager.look(list(units))
     for name in (name for unit, name in units.items() if seen[unit].is_up):
         note(
-            f'"{name}" runs with the same GPU or port, and "{profile}" waits for it; '
-            f'`servicekit switch {profile}` puts it in the place of "{name}"'
+            f'"{profile}" waits for "{name}", which uses the same GPU or port; '
+            f"`servicekit switch {profile}` replaces it"
         )
 
 
 def _make_directories(session: Session, found: Installed) -> None:
-    """Make again what a reboot swept away, such as everything below /run."""
+    """Create directories that a reboot removed, such as those below /run."""
     from servicekit.cli.orders import account_of
     from servicekit.install.installation import directories, make_directories
 
@@ -189,7 +186,7 @@ def _make_directories(session: Session, found: Installed) -> None:
 
 
 def follow(session: Session, found: Installed) -> None:
-    """Show a start until it is ready, or exit with 1 when it is over without."""
+    """Show a start until it is ready; exit with 1 if it fails."""
     now, passed = watch_start(session, found)
     conclude(now, passed)
     if not is_up(now):
@@ -197,7 +194,7 @@ def follow(session: Session, found: Installed) -> None:
 
 
 def is_up(now: Status) -> bool:
-    """Whether it serves: where something is wrong with it, it is said."""
+    """Whether it serves, even if degraded."""
     return now.state in {"ready", "degraded"} and now.is_settled and now.pid is not None
 
 
@@ -230,7 +227,7 @@ def watch_start(
 
 
 def _first_try(session: Session, now: Status) -> Status:
-    """Show how the previous run ended, although the next one may have begun since."""
+    """Return how the last run ended; the next may already have begun."""
     if now.state == "failed":
         return now
     past = history.runs(ledger.read(Path(session.places.ledger(now.profile))))
@@ -239,7 +236,7 @@ def _first_try(session: Session, now: Status) -> Status:
 
 
 def watch_stop(session: Session, found: Installed) -> Status:
-    """Stop a service, showing its states, and return its status."""
+    """Stop a service with its progress shown, and return its status."""
     profile = found.manifest.profile
     # A manager of its own for the order: this one goes on looking meanwhile.
     stopper = session.manager(found.manifest.manager)
@@ -253,7 +250,7 @@ def watch_stop(session: Session, found: Installed) -> Status:
 
 
 def conclude(now: Status, passed: float) -> None:
-    """Print how a start ended after `passed` seconds, with the remedy if it failed."""
+    """Print the result of a start after `passed` seconds, with the remedy if it failed."""
     if is_up(now):
         context = now.context.get("effective")
         tokens = f", {context} tokens of context" if context else ""
@@ -272,7 +269,7 @@ def conclude(now: Status, passed: float) -> None:
 
 @contextmanager
 def _progress(profile: str, expected: float | None) -> Iterator[Callable[[Status], None]]:
-    """Show a start: one moving line on a terminal, a line per news elsewhere."""
+    """Show a start: a moving line on a terminal, elsewhere a line for each change."""
     if not sys.stdout.isatty():
         yield _StartLines(profile, expected).show
         return
@@ -300,17 +297,17 @@ def _left(expected: float, passed: float) -> str:
 
 
 class _StartLines:
-    """A start on what is no terminal: one line whenever there is news."""
+    """Prints a line for each change of a start."""
 
     def __init__(self, profile: str, expected: float | None) -> None:
         self._profile = profile
-        self._told = ""
+        self._printed = ""
         if expected is not None:
             typer.echo(f"{profile}: usually ready after {duration(expected)}")
 
     def show(self, now: Status) -> None:
-        """Print `now` if it is new; the verb prints the end."""
+        """Print `now` if it changed; the verb prints the end."""
         line = f"{self._profile}: {now.state}: {now.why}"
-        if line != self._told and now.state != "ready" and not now.at_rest:
-            self._told = line
+        if line != self._printed and now.state != "ready" and not now.at_rest:
+            self._printed = line
             typer.echo(line)

@@ -87,7 +87,7 @@ def _check_engine(name: str) -> None:
 
 
 def _pieces(files: Iterable[str]) -> Iterator[bytes]:
-    """Read logs one after another; a short one may have been wrapped by a terminal."""
+    """Read logs in their order; a short one may have been wrapped by a terminal."""
     for name in files:
         with ExitStack() as stack:
             try:
@@ -103,7 +103,7 @@ def _pieces(files: Iterable[str]) -> Iterator[bytes]:
                     yield rest
                     rest = stream.read(READ_SIZE)
             except OSError as error:
-                raise UserError(f'log "{name}" cannot be read: {reason(error)}') from None
+                raise UserError(f'cannot read log "{name}": {reason(error)}') from None
         yield b"\n"
 
 

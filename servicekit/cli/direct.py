@@ -17,13 +17,11 @@ COMPLETION: Final = "_SERVICEKIT_COMPLETE"
 
 
 class Grammar(NamedTuple):
-    """What may follow a word."""
+    """The words that may follow another."""
 
     flags: frozenset[str] = frozenset()
-    files: frozenset[str] = frozenset()
-    """Options that take a file."""
-    profiles: tuple[int, ...] = (0,)
-    """How many names of profiles."""
+    files: frozenset[str] = frozenset()  # options that take a file
+    profiles: tuple[int, ...] = (0,)  # how many names of profiles
 
 
 GLOBAL: Final = Grammar(frozenset({"--user"}), frozenset({"--config"}))
@@ -48,7 +46,7 @@ class CommandLine(NamedTuple):
 
 
 def parse(words: Sequence[str], environment: Mapping[str, str]) -> CommandLine | None:
-    """Understand a command line; `None` where that is left to the library."""
+    """Parse a command line; `None` if the library must."""
     if COMPLETION in environment or not all(word and word.isprintable() for word in words):
         return None
     line = CommandLine("", set(), {}, None)
@@ -66,7 +64,7 @@ def parse(words: Sequence[str], environment: Mapping[str, str]) -> CommandLine |
 
 
 def _options(words: list[str], grammar: Grammar, line: CommandLine) -> list[str] | None:
-    """Take the options that lead `words` into `line`; give the rest, `None` where one is odd."""
+    """Move leading options into `line`; return the rest, or `None` after an unusual one."""
     while words and words[0] in grammar.flags | grammar.files:
         option, *words = words
         if option in grammar.flags:
@@ -79,7 +77,7 @@ def _options(words: list[str], grammar: Grammar, line: CommandLine) -> list[str]
 
 
 def run(line: CommandLine) -> int:
-    """Run a command line; give its exit code."""
+    """Run a command line; return its exit code."""
     if line.verb != "watch":
         gc.disable()  # these end before a collection would pay off
     if line.verb in {"-h", "--help"}:

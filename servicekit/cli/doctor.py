@@ -33,11 +33,7 @@ TheProfile = Annotated[
 
 
 def doctor(
-    ctx: typer.Context,
-    profile: TheProfile = None,
-    *,
-    json: AsJson = False,
-    user: ForUser = False,
+    ctx: typer.Context, profile: TheProfile = None, *, json: AsJson = False, user: ForUser = False
 ) -> None:
     """Check the host and every service for problems.
 
@@ -61,7 +57,6 @@ def doctor(
 
 
 def _request(session: Session, only: str | None) -> DoctorRequest:
-    """Return the profiles to check: the one that is named, or those that are installed."""
     installed = session.manifests()
     manager, no_manager = None, ""
     try:

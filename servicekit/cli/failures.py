@@ -19,7 +19,7 @@ INTERRUPTED: Final = 130
 
 @contextmanager
 def failures() -> Iterator[None]:
-    """Exit with the code of whatever goes wrong meanwhile, after saying what it was."""
+    """Turn an exception into a message and an exit code."""
     try:
         try:
             yield
@@ -41,9 +41,9 @@ def failures() -> Iterator[None]:
 
 
 def _refusal(error: OSError) -> str:
-    """Describe an error of the system that no verb described better."""
+    """Describe a system error that no verb handled."""
     if error.filename is not None:
-        return f'"{error.filename}" cannot be used: {reason(error)}'
+        return f'cannot access "{error.filename}": {reason(error)}'
     if isinstance(error, FileNotFoundError):
         return "the current directory is gone; change to one that exists"
-    return f"the output cannot be written: {reason(error)}"
+    return f"cannot write the output: {reason(error)}"

@@ -61,7 +61,7 @@ def fetch(
     recipe = session.profile(profile)
     lacking = missing(recipe, session.places)
     if lacking is not None and (absent := [each for each in lacking.lacks if each.need is None]):
-        raise UserError(absent[0].why, hint=f"{lacking.remedy} mends that")
+        raise UserError(absent[0].why, hint=f"{lacking.remedy} fixes this")
     wanted = needs(recipe)
     began = time.monotonic()
     try:
@@ -86,14 +86,11 @@ def fetch(
 
 @dataclasses.dataclass(frozen=True)
 class _Result:
-    """What a fetch found and did."""
-
     profile: Profile
     cache: Path
     before: Sequence[FetchState]
     after: Sequence[FetchState]
-    reachable: bool
-    """Whether the hub itself said what belongs to each model."""
+    reachable: bool  # whether the hub itself said what belongs to each model
 
     @property
     def complete(self) -> bool:
@@ -136,11 +133,13 @@ class _Result:
             size = f"{counted(len(each.listing.files), 'file')}, {short(each.listing.size)}"
             if not each.wanting:
                 also = (
-                    "" if each.named else f", not under its names: `servicekit fetch {name}` mends"
+                    ""
+                    if each.named
+                    else f", not under its names: `servicekit fetch {name}` fixes this"
                 )
-                yield ours(f"{name}: {about}: {size}, here and whole{also}")
+                yield ours(f"{name}: {about}: {size}, present and complete{also}")
                 continue
-            yield f"{name}: {about}: {size}, of which {short(each.left)} are missing"
+            yield f"{name}: {about}: {size}, {short(each.left)} of them missing"
             for file in each.wanting:
                 state = "damaged" if file.digest in each.damaged else "missing"
                 yield f"  {state:8} {file.name} ({short(file.size)})"
@@ -153,24 +152,18 @@ class _Result:
 
 
 def _at_hand(profile: Profile) -> str:
-    """Say where the model of a profile is that needs nothing of the hub."""
+    """Describe where a model is that needs no download."""
     if packaged := PACKAGED.match(profile.model):
         where = find_model(profile)
         return f'its model is part of the Python package "{packaged["package"]}" ({where})'
     if profile.model.startswith("/"):
         return f"its model is {profile.model}"
-    return "its engine comes to its model in its own way"
+    return "its engine gets the model by itself"
 
 
 def _fetched(
-    session: Session,
-    profile: Profile,
-    wanted: Sequence[Need],
-    shown: Display,
-    *,
-    check: bool,
+    session: Session, profile: Profile, wanted: Sequence[Need], shown: Display, *, check: bool
 ) -> _Result:
-    """Do what the command line asks for."""
     cache = Path(hub_cache(profile, session.places))
     if not wanted:
         return _Result(profile, cache, (), (), reachable=False)
@@ -204,7 +197,7 @@ def _fetched(
 
 
 def _size_here(repository: Repository, listing: Listing) -> int:
-    """Bytes of files that are here under the checksums of `listing`."""
+    """Bytes of local files with the checksums of `listing`."""
     blobs = {repository.blob(file.digest) for file in listing.files}
     return sum(blob.stat().st_size for blob in blobs if blob.is_file())
 
@@ -212,7 +205,7 @@ def _size_here(repository: Repository, listing: Listing) -> int:
 def _offline(
     session: Session, profile: Profile, wanted: Sequence[Need], error: UserError, shown: Display
 ) -> list[FetchState]:
-    """Check what is here by its own names, where the hub cannot be asked what should be."""
+    """Check local files by their own names, because the hub cannot be reached."""
     lacking = missing(profile, session.places)
     if lacking is not None:
         raise UserError(f"{error.message}, and {lacking.lacks[0].why}", hint=error.hint) from None
@@ -255,7 +248,7 @@ def _become_the_service(session: Session, profile: Profile, cache: Path) -> None
         return
     if not accounts.exists(order.user):
         ensure_account(order.user, propose(order, tree).sysusers, tree)
-        note(f'made the account "{order.user}", as which the service will run')
+        note(f'created the account "{order.user}" of the service')
     ours = PurePosixPath(session.places.cache)
     # Below its own cache the account makes directories itself.
     top = ours if PurePosixPath(cache).is_relative_to(ours) else PurePosixPath(cache)
@@ -271,7 +264,7 @@ def _become_the_service(session: Session, profile: Profile, cache: Path) -> None
 
 
 def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
-    """Say what the engine of `profile` will not find, how large it is, and what fetches it."""
+    """Warn of what the engine will not find, with its size and the command that downloads it."""
     lacking = missing(profile, places, root)
     for lack in lacking.lacks if lacking is not None else ():
         if lack.need is None:
@@ -286,7 +279,7 @@ def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> No
 
 
 def _note_of_other_cache(cache: Path) -> None:
-    """Say that a variable of this command does not move what the service does not have."""
+    """Print that a variable of this shell does not move the service's cache."""
     named = [name for name in ("HF_HUB_CACHE", "HF_HOME") if os.environ.get(name)]
     if named and str(cache_directory(os.environ)) != str(cache):
         names = " and ".join(named)
@@ -294,7 +287,7 @@ def _note_of_other_cache(cache: Path) -> None:
 
 
 def _note_of_pin(standing: FetchState) -> None:
-    """Say how to keep what was fetched, where the next fetch may bring something else."""
+    """Print how to pin the fetched revision."""
     if standing.need.role == "model" and standing.need.gguf is None:
         commit = standing.listing.commit
         note(f'the profile has no revision; to pin this one, add revision = "{commit}"')

@@ -31,19 +31,19 @@ USUAL_GPU: Final = "31.4GiB"
 
 
 def plan_of(session: Session, profile: Profile) -> Plan:
-    """Make the plan of `profile` for this host, whether or not all of it is here."""
+    """Make the plan of `profile` for this host, even if parts are missing."""
     tree = Tree()
     order = order_of(session, profile, tree, manager=session.manager_name(None))
     return make_plan(profile, look_around(order, tree).host)
 
 
 def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:
-    """Find out which engine `plan` would start; with `ask`, from the engine itself."""
+    """Identify the engine that `plan` would start; `ask` runs it for its options."""
     return look(plan.profile.engine, plan.host.executable, account=plan.host.user, options=ask)
 
 
 def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:
-    """Work out what `plan` does with so much memory; raise `UserError` where that is not known."""
+    """Plan memory; raise `UserError` if it cannot be computed."""
     engine = installed_engine(plan)
     recipe = recipe_of(plan.profile, engine.version(plan.profile.engine) or "")
     return plan_memory(
@@ -55,7 +55,7 @@ def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None =
 
 
 def memory_of(profile: Profile) -> int:
-    """Give the bytes that `profile` may plan with: its GPU's, or for the CPU the host's."""
+    """Return the bytes available to `profile`: its GPU's, or for the CPU the host's."""
     if not profile.gpus:
         return psutil.virtual_memory().total
     found = ask_gpus(profile.gpus).memory
@@ -66,20 +66,18 @@ def memory_of(profile: Profile) -> int:
 
 
 class Found(NamedTuple):
-    """The driver's facts about the GPUs of a profile."""
+    """What the driver reports about the GPUs of a profile."""
 
     memory: int | None
     """Bytes of the smallest; `None` where no driver answers or memory is shared with the CPU."""
-    names: tuple[str, ...]
-    """Everything that they are called: indices and UUIDs."""
-    capability: str | None = None
-    """Compute capability of the first, such as "12.0"."""
+    names: tuple[str, ...]  # everything that they are called: indices and UUIDs
+    capability: str | None = None  # compute capability of the first, such as "12.0"
     uuids: tuple[str, ...] = ()
     """UUIDs in the order that was asked in, where all are known and mean the same to CUDA."""
 
 
 def ask_gpus(names: Sequence[str]) -> Found:
-    """Ask the driver about the GPUs called `names`, which takes a few seconds at most."""
+    """Query the driver about the GPUs called `names`; takes a few seconds at most."""
     if not names:
         return Found(None, ())
     every = asyncio.run(_devices())
@@ -107,14 +105,13 @@ async def _devices() -> tuple[Device, ...]:
 
 
 def misfit(profile: str, budget: Budget | None) -> Iterator[str]:
-    """Say that a profile does not fit its GPU, where its memory plan comes to that."""
     if budget is not None and budget.verdict is Fit.DOES_NOT_FIT:
         lever = f"; {budget.levers[0]}" if budget.levers else ""
         yield f'profile "{profile}" does not fit its GPU: {budget.reason}{lever}'
 
 
 def local_model(plan: Plan) -> Path | None:
-    """Find what describes the model on this host: its directory, `config.json` or GGUF file."""
+    """Return the local file or directory that describes the model, if it is present."""
     if plan.host.model.startswith("/"):
         return Path(plan.host.model)
     cache = Path(hub_cache(plan.profile, plan.host.places))

@@ -46,7 +46,7 @@ def outdated(session: Session, name: str) -> str:
 
 
 def _changed(session: Session, plan: InstalledPlan) -> str:
-    """Name what a new install would take differently."""
+    """Return what a new install would change: profile, settings or nothing."""
     from servicekit.cli.orders import account_of
 
     name = plan.profile.name
@@ -62,6 +62,5 @@ def _changed(session: Session, plan: InstalledPlan) -> str:
 
 
 def note_outdated(session: Session, name: str) -> None:
-    """Print a note where what is installed is not what the profile says now."""
     if words := outdated(session, name):
         note(ours(f'"{name}": {words}'))

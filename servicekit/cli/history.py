@@ -35,7 +35,7 @@ def history(
     places = session_of(ctx, user=user).places
     records = ledger.read(Path(places.ledger(profile)))
     if not records:
-        # Whoever mistyped the name should hear that.
+        # A mistyped name is an error.
         session_of(ctx, user=user).profile(profile)
         if not json:
             note(f'"{profile}" has not run yet')

@@ -19,7 +19,7 @@ from servicekit.cli.refusals import refuse
 from servicekit.cli.session import Installed, Session
 from servicekit.doctor.services import LINGER_FAULT
 from servicekit.errors import UserError
-from servicekit.install.changes import Change
+from servicekit.install.changes import Act, Change
 from servicekit.install.installation import Order, look_around, propose, purge_remains
 from servicekit.install.installation import uninstall as remove_service
 from servicekit.install.installer import Proposal, profile_id, removal
@@ -31,7 +31,6 @@ from servicekit.managers import Manager
 from servicekit.managers.containers import gpu_containers
 from servicekit.managers.systemd import Systemd
 from servicekit.places import Scope
-from servicekit.profiles.model import Profile
 from servicekit.profiles.settings import variable
 from servicekit.profiles.vocabulary import ManagerName
 
@@ -40,6 +39,25 @@ Root = Annotated[
     typer.Option("--root", metavar="DIR", help="Write into the image below DIR; run nothing."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")]
+UserName = Annotated[
+    str | None,
+    typer.Option("--user-name", metavar="NAME", help="Account that the engine runs as."),
+]
+Enable = Annotated[
+    bool | None,
+    typer.Option(
+        "--enable/--no-enable",
+        help="Start at boot; by default yes, unless a profile that excludes this one does.",
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Replace files that were changed by hand, saving them as .servicekit-old; "
+        "install although the engine or the model is missing.",
+    ),
+]
 
 
 def install(
@@ -47,36 +65,19 @@ def install(
     profile: OneProfile = None,
     *,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Install every allowed profile whose engine is present."),
+        bool, typer.Option("--all", help="Install every allowed profile whose engine is present.")
     ] = False,
     manager: ForManager = None,
     root: Root = None,
     user: ForUser = False,
-    user_name: Annotated[
-        str | None,
-        typer.Option("--user-name", metavar="NAME", help="Account that the engine runs as."),
-    ] = None,
-    enable: Annotated[
-        bool | None,
-        typer.Option(
-            "--enable/--no-enable",
-            help="Start at boot; by default yes, unless a profile that excludes this one does.",
-        ),
-    ] = None,
+    user_name: UserName = None,
+    enable: Enable = None,
     dry_run: DryRun = False,
     now: Annotated[
         bool, typer.Option("--now", help="Also start it, and wait until it is ready.")
     ] = False,
     anyway: Anyway = False,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Replace files that were changed by hand, saving them as .servicekit-old; "
-            "install although the engine or the model is missing.",
-        ),
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Install a profile as a service.
 
@@ -88,30 +89,38 @@ def install(
         raise UserError("--now starts a service, and an image has none", hint="omit one of them")
     named = _one(profile, every=every)
     if every and (now or enable):
-        raise UserError("--all with --now or --enable would start what excludes each other")
+        raise UserError(
+            "--all cannot be combined with --now or --enable: profiles exclude each other"
+        )
     session, tree = session_of(ctx, user=user), _tree(root)
     # Which manager runs here says nothing about an image.
     runs = None if root is not None else session.manager(manager)
-    name = session.manager_name(manager) if runs is None else runs.name
-    work = _Work(session, tree, runs, dry_run=dry_run, anyway=anyway, force=force)
-    if not every:
-        work.install(work.order(session.profile(named), name, user_name, enable=enable), now=now)
-        return
-    _each(
-        session.catalog.names(),
-        lambda each: work.install_if_here(each, name, user_name, enable=enable),
+    work = _Work(
+        session,
+        tree,
+        runs,
+        manager=session.manager_name(manager) if runs is None else runs.name,
+        user_name=user_name,
+        enable=enable,
+        dry_run=dry_run,
+        anyway=anyway,
+        force=force,
     )
+    if every:
+        _each(session.catalog.names(), work.install_if_here)
+    else:
+        work.install(work.order(named), now=now)
 
 
 def _one(profile: str | None, *, every: bool) -> str:
-    """Return the profile that was named; a command line that names one and all of them is wrong."""
+    """Return the named profile; exactly one of it and --all must be given."""
     if (profile is None) != every:
         raise typer.BadParameter("give either a profile or --all")
     return profile or ""
 
 
 def _each(profiles: Iterable[str], act: Callable[[str], None]) -> None:
-    """Do the same for all; what goes wrong with one keeps no other from it."""
+    """Do the same for all; an error in one does not stop the rest."""
     failed = False
     for profile in profiles:
         typer.echo(f"{profile}:")
@@ -127,41 +136,38 @@ def _each(profiles: Iterable[str], act: Callable[[str], None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """How installs are carried out: the same for each of many."""
+    """Options that all installs of one command share."""
 
     session: Session
     tree: Tree
-    runs: Manager | None
-    """`None` for an image."""
+    runs: Manager | None  # `None` for an image
     _: KW_ONLY
-    dry_run: bool
-    anyway: bool
-    force: bool
+    manager: ManagerName
+    user_name: str | None = None
+    enable: bool | None = None
+    dry_run: bool = False
+    anyway: bool = False
+    force: bool = False
 
-    def order(
-        self, recipe: Profile, name: ManagerName, user_name: str | None, *, enable: bool | None
-    ) -> Order:
-        """Complete what is asked for."""
+    def order(self, profile: str) -> Order:
         return order_of(
             self.session,
-            recipe,
+            self.session.profile(profile),
             self.tree,
-            manager=name,
-            user_name=user_name,
-            enable=enable,
+            manager=self.manager,
+            user_name=self.user_name,
+            enable=self.enable,
             force=self.force,
         )
 
-    def install_if_here(
-        self, profile: str, name: ManagerName, user_name: str | None, *, enable: bool | None
-    ) -> None:
-        """Install a profile that can run here; one that cannot is named with what it lacks."""
-        order = self.order(self.session.profile(profile), name, user_name, enable=enable)
+    def install_if_here(self, profile: str) -> None:
+        """Install a profile if nothing is missing, else print what is."""
+        order = self.order(profile)
         missing = look_around(order, self.tree).missing
         if missing and profile not in manifests(self.tree, order.places):
             note(f"left out: {missing[0]}")
-            return
-        self.install(order, now=False)
+        else:
+            self.install(order)
 
     def install(self, order: Order, *, now: bool = False, restarts: bool = False) -> None:
         """Install one profile, or with `dry_run` show what that would do.
@@ -212,19 +218,16 @@ def start_at_boot(session: Session, new: Installed, instead_of: Iterable[Install
 
 
 def install_again(session: Session, found: Installed, *, anyway: bool) -> None:
-    """Install a service anew from its profile as it is now, with the choices made before."""
-    name, manager = found.manifest.profile, found.manager
-    work = _Work(session, _tree(None), manager, dry_run=False, anyway=anyway, force=False)
-    work.install(work.order(session.profile(name), manager.name, None, enable=None), restarts=True)
+    """Install a service again from its current profile, with its earlier options."""
+    work = _Work(session, _tree(None), found.manager, manager=found.manager.name, anyway=anyway)
+    work.install(work.order(found.manifest.profile), restarts=True)
 
 
 def uninstall(
     ctx: typer.Context,
     profile: OneProfile = None,
     *,
-    every: Annotated[
-        bool, typer.Option("--all", help="Uninstall every installed profile.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Remove every installed profile.")] = False,
     root: Root = None,
     user: ForUser = False,
     dry_run: DryRun = False,
@@ -234,14 +237,13 @@ def uninstall(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Remove files that were changed by hand; their text is saved."
+            "--force", help="Remove files that were changed by hand, too, saving them first."
         ),
     ] = False,
 ) -> None:
     """Stop a service and remove its files.
 
-    Models and caches stay, and without --purge the history, log and secrets. --purge also works
-    after an uninstall.
+    Models, caches and, without --purge, the history stay. --purge also works after an uninstall.
     """
     session, tree = session_of(ctx, user=user), _tree(root)
     options = {"dry_run": dry_run, "purge": purge, "force": force}
@@ -263,36 +265,31 @@ def _uninstall(
             if purge_remains(profile, held):
                 typer.echo(f"{profile}: history, log and secrets of an earlier install are removed")
                 return
-    own, made = removal(profile_id(profile), tree, session.places, force=force)
+    own, changes = removal(profile_id(profile), tree, session.places, force=force)
     if dry_run:
-        tell_changes(made, diffs=True)
+        tell_changes(changes, diffs=True)
         return
     manager = None if tree.is_image else _manager_of(session, own.manager, force=force)
     with turn(tree, session.places) as held:
         _tell_undone(held, manager)
         _warn_of_containers(manager)
-        made = remove_service(
-            profile,
-            held,
-            manager,
-            stop_limit=session.stop_limit(profile),
-            force=force,
-            purge=purge,
+        changes = remove_service(
+            profile, held, manager, stop_limit=session.stop_limit(profile), force=force, purge=purge
         )
-    tell_changes(made)
+    tell_changes(changes)
 
 
 def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
     """Show what an install would change.
 
-    Changes come from edits by hand, a changed profile or settings, or a new version of servicekit.
-    Exit code 1 if there are any.
+    These are files changed by hand, and changes of the profile, the settings or servicekit. Exit
+    code 1 if there are any.
     """
     session, tree = session_of(ctx, user=user), _tree(None)
     recipe = session.profile(profile)
     name = session.installed(profile).manager.name
     proposal = propose(order_of(session, recipe, tree, manager=name), tree)
-    differing = [change for change in proposal.changes if change.acts or _is_drift(change)]
+    differing = [change for change in proposal.changes if change.acts or change.act is Act.DRIFTED]
     if differing:
         tell_changes(differing, diffs=True)
         raise typer.Exit(1)
@@ -300,7 +297,7 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
 
 def _tree(root: Path | None) -> Tree:
     if root is not None and not root.is_dir():
-        raise UserError(f'image "{root}" is not a directory', hint="make it first")
+        raise UserError(f'image "{root}" is not a directory', hint="create it first")
     return Tree() if root is None else Tree(str(root))
 
 
@@ -310,14 +307,14 @@ def _manager_of(session: Session, name: str, *, force: bool) -> Manager | None:
     except UserError as error:
         if not force:
             raise UserError(
-                error.message, hint="--force removes the files without informing it"
+                error.message, hint="--force removes the files without stopping the service"
             ) from None
         warn(f"{error.message}; continuing without it: the service is not stopped")
         return None
 
 
 def _tell_undone(held: Turn, manager: Manager | None) -> None:
-    """Report an interrupted call that is undone now; the manager may have seen its files."""
+    """Report that an interrupted command was undone; the manager may have seen its files."""
     if held.undone:
         note(held.undone)
         if manager is not None:
@@ -325,7 +322,7 @@ def _tell_undone(held: Turn, manager: Manager | None) -> None:
 
 
 def _refuse_invisible_settings(session: Session) -> None:
-    """Refuse what this command sees in its environment and the service would not."""
+    """Refuse variables of this command that the service would not have."""
     deciding = {variable(key) for key in ("allow", "deny", "root", "places")}
     seen = sorted(deciding & set(session.settings.variables))
     if seen:
@@ -335,27 +332,23 @@ def _refuse_invisible_settings(session: Session) -> None:
         )
 
 
-def tell_changes(made: Iterable[Change], *, diffs: bool = False) -> None:
-    """Print what was or would be done, and what was left as it is for a reason."""
+def tell_changes(changes: Iterable[Change], *, diffs: bool = False) -> None:
+    """Print the changes, and files kept because they were changed by hand."""
     acted = False
-    for change in made:
-        if not change.acts and not _is_drift(change):
+    for change in changes:
+        if not change.acts and change.act is not Act.DRIFTED:
             continue
         acted = acted or change.acts
         why = f": {change.why}" if change.why else ""
         if change.saved:
             why += f"; saved as {change.path.name}.servicekit-old"
-        elif _is_drift(change):
+        elif change.act is Act.DRIFTED:
             why += "; kept (--force replaces or removes it)"
         typer.echo(f"{paint(change.act.value, f'{change.act.value:8}')} {change.path}{why}")
         if diffs and (text := change.diff()):
             typer.echo(text)
     if not acted:
         typer.echo("nothing to do")
-
-
-def _is_drift(change: Change) -> bool:
-    return change.act == "drifted"
 
 
 def _tell_enablement(proposal: Proposal) -> None:
@@ -365,12 +358,12 @@ def _tell_enablement(proposal: Proposal) -> None:
     elif rivals:
         warn(
             f'"{rivals[0]}" starts at boot, too, and excludes "{name}"; '
-            f"`servicekit install {rivals[0]} --no-enable` leaves it to this one"
+            f"`servicekit install {rivals[0]} --no-enable` disables it"
         )
 
 
 def _warn_of_containers(manager: Manager | None) -> None:
-    """Warn before systemd reads its units again, which takes the GPU from running containers."""
+    """Warn that systemd's reload takes the GPU from running containers."""
     if manager is None or manager.name is not ManagerName.SYSTEMD or os.geteuid() != 0:
         return
     containers = gpu_containers()
@@ -382,7 +375,7 @@ def _warn_of_containers(manager: Manager | None) -> None:
 
 
 def warn_of_logouts(session: Session, manager: Manager | None) -> None:
-    """Warn of the systemd that stops a user's services although the user lingers."""
+    """Warn of the systemd version that stops a user's services despite lingering."""
     if (
         isinstance(manager, Systemd)
         and session.scope is Scope.USER

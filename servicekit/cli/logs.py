@@ -65,15 +65,8 @@ def logs(
 
 
 def query_of(
-    *,
-    follow: bool,
-    lines: int | None,
-    since: str,
-    priority: str,
-    run: str = "",
-    cause: str = "",
+    *, follow: bool, lines: int | None, since: str, priority: str, run: str = "", cause: str = ""
 ) -> LogQuery:
-    """Return the query of a command line: the newest lines, unless it is narrowed."""
     narrowed = bool(since or run or cause)
     return LogQuery(
         follow=follow,
@@ -86,7 +79,6 @@ def query_of(
 
 
 def show(manager: Manager, unit: str, query: LogQuery) -> None:
-    """Show the log of a service, by journalctl or tail where one of them can."""
     narrowed = query.since or query.priority or query.run or query.cause
     if manager.name is ManagerName.SUPERVISOR and narrowed:
         if query.follow:
@@ -101,7 +93,7 @@ def show(manager: Manager, unit: str, query: LogQuery) -> None:
     try:
         os.execvp(command[0], command)  # noqa: S606 - becomes it: its paging, its ^C, its exit code
     except OSError as error:
-        raise UserError(f'"{command[0]}" cannot be run: {reason(error)}') from None
+        raise UserError(f'cannot run "{command[0]}": {reason(error)}') from None
 
 
 def _pick(manager: Manager, unit: str, query: LogQuery) -> None:

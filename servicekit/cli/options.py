@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -28,14 +28,16 @@ def complete_profile(ctx: typer.Context, incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+_ARGUMENT: Final = typer.Argument(
+    metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile
+)
+
 PlanFile = Annotated[
     Path | None,
     typer.Option("--plan", metavar="FILE", help="Installed plan to use; the profile's by default."),
 ]
-ProfileName = Annotated[
-    str,
-    typer.Argument(metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile),
-]
+ProfileName = Annotated[str, _ARGUMENT]
+OneProfile = Annotated[str | None, _ARGUMENT]
 SomeProfile = Annotated[
     str | None,
     typer.Argument(
@@ -43,10 +45,6 @@ SomeProfile = Annotated[
         help="Name of a profile; by default all.",
         autocompletion=complete_profile,
     ),
-]
-OneProfile = Annotated[
-    str | None,
-    typer.Argument(metavar="PROFILE", help="Name of a profile.", autocompletion=complete_profile),
 ]
 ForUser = Annotated[bool, typer.Option("--user", help="Manage the services of the calling user.")]
 Anyway = Annotated[

@@ -26,7 +26,7 @@ def order_of(
     enable: bool | None = None,
     force: bool = False,
 ) -> Order:
-    """What is asked for, completed by settings, profile and what was asked for before."""
+    """Complete the options of an install by settings, profile and the previous install."""
     own = manifests(tree, session.places).get(profile.name)
     user_name = user_name or (own.user_name if own is not None else None)
     known = own is not None and {*profile.gpus} <= {*own.gpus}
@@ -50,7 +50,7 @@ def order_of(
 
 
 def order_as_installed(session: Session, found: Installed, tree: Tree, *, enable: bool) -> Order:
-    """Repeat the last install but for `enable`, whatever became of profile and settings since."""
+    """Repeat the last install with another `enable`, ignoring later edits."""
     own = found.manifest
     profile = session.installed_profile(own.profile)
     order = order_of(session, profile, tree, manager=found.manager.name, enable=enable)
@@ -69,7 +69,7 @@ def order_as_installed(session: Session, found: Installed, tree: Tree, *, enable
 
 
 def _search_path(session: Session) -> str:
-    """Where a program is looked for that has no path: for root, only where only root writes."""
+    """Return PATH; for root only directories that only root can write."""
     path = os.environ.get("PATH", os.defpath)
     return trusted_path(path) if session.places.scope is Scope.SYSTEM and not os.geteuid() else path
 
@@ -77,7 +77,7 @@ def _search_path(session: Session) -> str:
 def account_of(
     session: Session, profile: Profile, manager: str, user_name: str | None
 ) -> str | None:
-    """Return the account of the service; `None` for that of the manager."""
+    """Return the account of the service; `None` for the manager's own."""
     named = user_name or profile.service.user
     if session.places.scope is Scope.USER:
         if user_name is not None:

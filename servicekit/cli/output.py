@@ -40,8 +40,7 @@ COLOURS: Final = {
     "no difference": _GREY,
     "cannot tell": _GREY,
 }
-LEAST: Final = 20
-"""Characters that the last column of a table has on the narrowest terminal."""
+LEAST: Final = 20  # characters that the last column of a table has on the narrowest terminal
 MINUTE: Final = 60
 HOUR: Final = 60 * MINUTE
 DAY: Final = 24 * HOUR
@@ -51,12 +50,12 @@ _scope: ContextVar[Scope] = ContextVar("scope", default=Scope.SYSTEM)
 
 
 def speak_of(scope: Scope) -> None:
-    """Let this run of the command line be about the services of `scope`."""
+    """Set the scope that commands in messages are spelt for."""
     _scope.set(scope)
 
 
 def ours(text: str) -> str:
-    """`text`, with the commands in it spelt for the services that this run is about."""
+    """Return `text` with its commands spelt for this scope, such as with --user."""
     return spelt(text, _scope.get())
 
 
@@ -66,7 +65,7 @@ def note(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """Print to stderr; a closed stderr is not an error, since the exit code remains."""
+    """Print to stderr; if that fails, continue, since the exit code still reports."""
     try:
         print(f"servicekit: {text}", file=sys.stderr, flush=True)
     except OSError:  # a closed pipe, a terminal that is gone, a full disk
@@ -74,24 +73,22 @@ def complain(text: str) -> None:
 
 
 def drop(stream: TextIO) -> None:
-    """Discard what is still to be written: Python flushes once more when it exits."""
+    """Discard buffered output, which Python would flush once more at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def warn(text: str) -> None:
-    """Print a warning to stderr."""
     note(f"warning: {text}")
 
 
 def as_json(value: object) -> None:
-    """Print a result for a program."""
     import json
 
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def coloured(stream: Any = None) -> bool:  # noqa: ANN401 - whatever stands in for stdout
-    """Whether colours are wanted: on a terminal, unless NO_COLOR says otherwise."""
+    """Whether colours are wanted: on a terminal, unless NO_COLOR is set."""
     stream = stream or sys.stdout
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and not _is_dumb()
 
@@ -101,7 +98,7 @@ def _is_dumb() -> bool:
 
 
 def paint(word: str, text: str | None = None) -> str:
-    """`text`, or `word` itself, in the colour of `word`."""
+    """Colour `text`, or `word` itself, with the colour of `word`."""
     text = word if text is None else text
     if word in COLOURS and coloured():
         return f"\x1b[{COLOURS[word]}m{text}\x1b[0m"
@@ -143,7 +140,7 @@ def _indented(text: str, columns: int) -> list[str]:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as a person says them: `0.7 s`, `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
+    """Format seconds: `0.7 s`, `42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`."""
     if seconds is None:
         return ""
     whole = round(seconds)
@@ -159,5 +156,5 @@ def duration(seconds: float | None) -> str:
 
 
 def local(at: datetime) -> str:
-    """A time in the reader's time zone."""
+    """Format a time in the local zone."""
     return at.astimezone().strftime("%Y-%m-%d %H:%M:%S")

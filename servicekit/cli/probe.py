@@ -20,7 +20,7 @@ UNKNOWN: Final = 2
 
 
 class Question(StrEnum):
-    """What a probe asks: is the model listed, is the service ready, does it complete a request."""
+    """What a probe checks."""
 
     LIVE = "live"
     READY = "ready"
@@ -28,14 +28,14 @@ class Question(StrEnum):
 
 
 class Health(NamedTuple):
-    """Whether a service is healthy: the exit code that says it, and why."""
+    """Exit code of a probe, and the reason."""
 
     code: int
     why: str
 
 
 def probe(session: Session, profile: str, question: Question) -> int:
-    """Print in one line whether a service is healthy; give the exit code."""
+    """Print in one line whether a service is healthy; return the exit code."""
     try:
         health = _health(session, profile, question)
     except UserError as error:
@@ -78,8 +78,8 @@ async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Health:
     async with Prober(recipe, api_key=api_key) as prober:
         found = await (prober.identity() if live else prober.readiness())
     if isinstance(found, NotReady):
-        told = UNKNOWN if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
-        return Health(told, found.sentence)
+        code = UNKNOWN if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
+        return Health(code, found.sentence)
     at = f"http://{recipe.host}:{recipe.port}"
     if found is None:
         return Health(HEALTHY, f'"{recipe.served_name}" is listed at {at}')

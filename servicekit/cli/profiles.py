@@ -90,7 +90,7 @@ def show(
 
 
 def _plain(profile: Profile) -> dict[str, Any]:
-    """A profile as TOML can hold it: keys without a value left out, scalars before tables."""
+    """Return a profile as TOML can hold it: no empty keys, scalars before tables."""
     data = profile.model_dump(mode="json", exclude_none=True)
     tables = {key: value for key, value in data.items() if isinstance(value, dict)}
     return {key: value for key, value in data.items() if key not in tables} | tables
@@ -102,8 +102,7 @@ def render(
     *,
     manager: ForManager = None,
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write the files below DIR instead."),
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the files below DIR instead.")
     ] = None,
     user: ForUser = False,
 ) -> None:
@@ -127,7 +126,7 @@ def render(
 
 
 def _write(out: Path, files: Iterable[Artifact]) -> None:
-    """Write files below `out`, with their modes, replacing those of an earlier time."""
+    """Write files below `out`, with their modes, replacing existing ones."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         tree = Tree(str(out))

@@ -23,7 +23,7 @@ MOVERS: Final = ("ROOT", "PLACES", "MANAGER", "SUPERVISOR_SOCKET")
 
 
 class Quick(NamedTuple):
-    """Settings that a look needs."""
+    """Settings that a read-only verb needs."""
 
     places: Places
     manager: str
@@ -31,7 +31,7 @@ class Quick(NamedTuple):
 
 
 def quick(config: Path | None, environ: Mapping[str, str], scope: Scope) -> Quick | None:
-    """Read the settings that a look needs; `None` where that takes more than reading."""
+    """Read these settings; `None` if that needs the full check."""
     if any(environ.get(f"SERVICEKIT_{name}") for name in MOVERS):
         return None
     usual = _usual(environ, scope)
@@ -39,13 +39,13 @@ def quick(config: Path | None, environ: Mapping[str, str], scope: Scope) -> Quic
         return None
     file = config or Path(environ.get("SERVICEKIT_CONFIG") or usual.config)
     try:
-        said = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         named = config or environ.get("SERVICEKIT_CONFIG")
         return None if named else Quick(usual, "auto", "")
     except (OSError, ValueError):
         return None
-    return _moved(said, usual, file)
+    return _moved(settings, usual, file)
 
 
 def _usual(environ: Mapping[str, str], scope: Scope) -> Places | None:
@@ -55,9 +55,9 @@ def _usual(environ: Mapping[str, str], scope: Scope) -> Places | None:
     return user_places(home, os.getuid(), environ) if home.startswith("/") else None
 
 
-def _moved(said: dict[str, Any], usual: Places, file: Path) -> Quick | None:
-    root, places = said.get("root"), said.get("places", {})
-    manager, socket = said.get("manager", "auto"), said.get("supervisor_socket", "")
+def _moved(settings: dict[str, Any], usual: Places, file: Path) -> Quick | None:
+    root, places = settings.get("root"), settings.get("places", {})
+    manager, socket = settings.get("manager", "auto"), settings.get("supervisor_socket", "")
     movable = {field.name for field in dataclasses.fields(Places)} - {"scope", "config"}
     plain = (
         isinstance(root, str | None)

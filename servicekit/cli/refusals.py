@@ -36,20 +36,12 @@ def report_of(plan: Plan, *, image: bool = False, ask: bool = False) -> Report:
         return check(profile, plan, Engine())
     engine = installed_engine(plan, ask=ask)
     engine = replace(engine, capability=ask_gpus(profile.gpus).capability)
-    host = (
-        *check_secrets(profile, plan.host.places),
-        *check_context(profile, local_model(plan)),
-    )
+    host = (*check_secrets(profile, plan.host.places), *check_context(profile, local_model(plan)))
     return check(profile, plan, engine, host=host)
 
 
 def refuse(
-    order: Order,
-    tree: Tree,
-    *,
-    anyway: bool,
-    incomplete: bool = False,
-    known: Collection[str] = (),
+    order: Order, tree: Tree, *, anyway: bool, incomplete: bool = False, known: Collection[str] = ()
 ) -> tuple[Order, Survey]:
     """Refuse an order whose profile cannot run, and give all reasons together.
 
@@ -80,7 +72,7 @@ def refuse(
 
 
 def _barriers(order: Order, survey: Survey) -> Iterator[str]:
-    """Say what the account cannot use, tried with its rights where that is possible."""
+    """Yield what the account cannot use, tried with its rights where possible."""
     profile, host, manager = order.profile, survey.host, order.manager
     hidden = hidden_of(profile, host, manager)
     for sentence in (
@@ -129,7 +121,7 @@ def refuse_start(
     anyway: bool,
     known: Collection[str] = (),
 ) -> None:
-    """Refuse to start an installed profile that cannot run; record what `anyway` overrules."""
+    """Refuse an installed profile that cannot run; record what `anyway` overrules."""
     tree = Tree()
     order = order_of(session, recipe, tree, manager=found.manager.name)
     if holder := _port_holder(session, found, recipe):

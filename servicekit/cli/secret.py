@@ -68,7 +68,7 @@ def set_secret(
         tree.sync(place.parent)
     except OSError as error:
         raise refused(f'cannot write "{error.filename}"', error) from None
-    typer.echo(f"{variable} of {profile} is stored; a start or restart uses it")
+    typer.echo(f"{variable} of {profile} is stored; the next start uses it")
 
 
 @app.command("list")
@@ -112,7 +112,7 @@ def _place(session: Session, profile: Profile, variable: str) -> PurePosixPath:
 
 
 def _owner(session: Session, profile: Profile, tree: Tree) -> tuple[int, int] | None:
-    """Return the reader of the file: under Supervisor the service, else the one who wrote it."""
+    """Return the owner of the file: under Supervisor the service's account, else the caller."""
     own = session.manifests().get(profile.name)
     manager = session.manager_name(None if own is None else own.manager)
     if manager is ManagerName.SYSTEMD or os.geteuid() != 0:

@@ -124,7 +124,6 @@ def _up(session: Session, found: Installed, to: str) -> tuple[Status, bool]:
 
 
 def _refuse_down(now: Status, to: str) -> None:
-    """Raise `UserError` for a service that did not come up."""
     if not is_up(now):
         raise UserError(
             f'"{now.profile}" cannot be {to}, since it is {now.state}: {now.why}',
@@ -146,7 +145,7 @@ def client_of(session: Session, recipe: Profile, now: Status) -> Client:
 
 
 def tells_thinking(recipe: Profile) -> bool:
-    """Whether the API of its engine can turn thinking on and off for a request."""
+    """Whether a request can turn thinking on and off."""
     silent = recipe.probe.model_copy(update={"thinking": False})
     request = engine(recipe.engine).completion_request(recipe.model_copy(update={"probe": silent}))
     return "chat_template_kwargs" in request

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 SLACK: Final = 10.0
 """Seconds beyond the manager's own bound on a stop, so that it is the one to speak."""
-STOP_LIMIT: Final = 300.0
-"""Seconds, for a service whose profile cannot be read any more."""
+STOP_LIMIT: Final = 300.0  # seconds, for a service whose profile cannot be read any more
 
 
 class Installed(NamedTuple):
-    """An installed profile and the manager that runs it."""
+    """An installed profile and its manager."""
 
     manifest: Manifest
     manager: Manager
@@ -51,7 +50,7 @@ class Session:
         speak_of(self.scope)
 
     def ask_for_user(self, *, user: bool) -> None:
-        """Take a `--user` that stands behind the verb."""
+        """Apply a `--user` that follows the verb."""
         self._user = self._user or user
         speak_of(self.scope)
 
@@ -89,11 +88,10 @@ class Session:
         return Catalog(self.settings, self.places)
 
     def profile(self, name: str) -> Profile:
-        """The profile `name`; raises `UserError` where it is refused."""
         return self.catalog.get(name)
 
     def settings_error(self) -> UserError | None:
-        """Why the settings are refused; what is installed starts all the same."""
+        """Return why the settings are refused; installed services start all the same."""
         from servicekit.profiles.settings import load_settings
 
         try:
@@ -103,23 +101,23 @@ class Session:
         return None
 
     def sources(self, name: str) -> dict[str, str | None]:
-        """The files that decide on profile `name`, with their hashes."""
+        """Return the files that profile `name` is made of, with their hashes."""
         from servicekit.profiles.sources import digests
 
         try:
             settings = str(self.settings.file or self.places.config)
             return digests((settings, *self.catalog.sources(name)))
-        except UserError:  # where a plan is made of what is installed, and its profile is refused
+        except UserError:  # the installed plan is used, and its profile is refused
             return {}
 
     def installed_plan(self, name: str) -> InstalledPlan | None:
-        """What the install of `name` resolved; `None` without one, as 0.1.0 wrote none."""
+        """Return the plan of the last install; `None` if 0.1.0 made it."""
         from servicekit.service.installed import read_plan
 
         return read_plan(Path(self.places.plan(name)), name)
 
     def installed_profile(self, name: str) -> Profile:
-        """The profile `name` as it is installed, and as it is now where it is not installed."""
+        """Return the profile as installed, or the current one if there is no plan."""
         plan = self.installed_plan(name)
         if plan is None:
             return self.profile(name)
@@ -135,7 +133,7 @@ class Session:
             ) from None
 
     def use_plan(self, plan: InstalledPlan) -> None:
-        """Take the places from an installed plan, whatever the settings say."""
+        """Take the places from an installed plan instead of the settings."""
         from servicekit.cli.quick import Quick
 
         self._quick = Quick(plan.places, "auto", "")
@@ -154,7 +152,7 @@ class Session:
         return manifests(Tree(), places)
 
     def manager(self, name: str | None = None) -> Manager:
-        """The manager called `name`, else the one of the settings, else the one that runs."""
+        """Return the named manager, the configured one, or the running one."""
         from servicekit.managers import find_manager
         from servicekit.profiles.vocabulary import ManagerName
 
@@ -167,10 +165,10 @@ class Session:
         )
 
     def manifest(self, profile: str) -> Manifest:
-        """What the install of `profile` left; raises `UserError` where it is not installed."""
+        """Return the manifest of `profile`; raise `UserError` if it is not installed."""
         found = self.manifests().get(profile)
         if found is None:
-            # A wrong name is said to be one, before it is said not to be installed.
+            # Report an unknown profile as such before reporting that it is not installed.
             self.catalog.get(profile)
             raise UserError(
                 f'profile "{profile}" is not installed',
@@ -179,7 +177,7 @@ class Session:
         return found
 
     def installed(self, profile: str) -> Installed:
-        """The installed `profile` and its manager; raises `UserError` where one is not there."""
+        """Return a service with its manager; raise `UserError` if either is missing."""
         manifest = self.manifest(profile)
         return Installed(manifest, self.manager(manifest.manager))
 
@@ -190,7 +188,7 @@ class Session:
         return status_of(found.manifest, self.places, seen)
 
     def live_state(self, profile: str) -> State | None:
-        """What the watchdog of `profile` says, `None` where none lives."""
+        """Return the state that a running watchdog published."""
         from servicekit.watchdog.publish import read_state
         from servicekit.watchdog.status import is_believed
 
@@ -198,7 +196,7 @@ class Session:
         return state if state is not None and is_believed(state, self._seen(profile)) else None
 
     def _seen(self, profile: str) -> Seen | None:
-        """What the manager of an installed profile says of it; `None` where it cannot be asked."""
+        """Return the manager's view of a service; `None` if it cannot be queried."""
         try:
             found = self.installed(profile)
             return found.manager.look([found.unit])[found.unit]
@@ -206,7 +204,7 @@ class Session:
             return None
 
     def stop_limit(self, profile: str) -> float:
-        """Seconds that a stop of `profile` may take before it is given up."""
+        """Return the seconds that a stop of `profile` may take."""
         from servicekit.service.unit import stop_seconds
 
         try:
@@ -217,7 +215,7 @@ class Session:
             return STOP_LIMIT
 
     def manager_name(self, name: str | None) -> ManagerName:
-        """Which manager files are made for: the one that runs, systemd where none does."""
+        """Return the manager to write files for: the running one, systemd if there is none."""
         from servicekit.profiles.vocabulary import ManagerName
 
         if name is not None:
@@ -228,7 +226,7 @@ class Session:
             return ManagerName.SYSTEMD
 
     def command(self) -> tuple[str, ...]:
-        """What runs this servicekit for these services: absolute, with the options it needs."""
+        """Return the absolute command that runs this servicekit for these services."""
         from servicekit.profiles.settings import default_places
 
         command = self._as_user()
@@ -240,7 +238,7 @@ class Session:
         return command
 
     def own_command(self) -> tuple[str, ...]:
-        """What runs this servicekit as it was run now, whatever the settings say."""
+        """Return the command of this process, ignoring the settings."""
         config = () if self._config is None else ("--config", str(self._config))
         return (*self._as_user(), *config)
 

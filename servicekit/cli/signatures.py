@@ -10,11 +10,7 @@ from servicekit.cli.options import AsJson, ForUser, PlanFile, ProfileName, SomeP
 
 
 def status(
-    ctx: typer.Context,
-    profile: SomeProfile = None,
-    *,
-    json: AsJson = False,
-    user: ForUser = False,
+    ctx: typer.Context, profile: SomeProfile = None, *, json: AsJson = False, user: ForUser = False
 ) -> None:
     """Show the status of all services or of one.
 
@@ -64,11 +60,7 @@ def probe(
 
 
 def watch(
-    ctx: typer.Context,
-    profile: ProfileName,
-    *,
-    plan: PlanFile = None,
-    user: ForUser = False,
+    ctx: typer.Context, profile: ProfileName, *, plan: PlanFile = None, user: ForUser = False
 ) -> None:
     """Run an engine under its watchdog (for the manager).
 

@@ -39,15 +39,15 @@ def status(session: Session, profile: str | None, *, json: bool) -> None:
 
 
 def look(session: Session, installed: list[Manifest]) -> list[Status]:
-    """See how each of `installed` is, asking each manager once."""
-    said: dict[str, Seen] = {}
+    """Return the status of each, querying each manager once."""
+    seen: dict[str, Seen] = {}
     for name in sorted({manifest.manager for manifest in installed}):
-        said |= _ask(session, name, [m.profile for m in installed if m.manager == name])
+        seen |= _ask(session, name, [m.profile for m in installed if m.manager == name])
     every = (*session.manifests().values(), *session.tunnels().values())
     drift = drifted(Tree(), installed, every)
     return [
         replace(
-            status_of(manifest, session.places, said.get(manifest.profile)),
+            status_of(manifest, session.places, seen.get(manifest.profile)),
             drift=drift[manifest.profile],
             outdated=outdated(session, manifest.profile),
         )
@@ -60,13 +60,12 @@ def _ask(session: Session, manager: str, profiles: list[str]) -> dict[str, Seen]
         seen = session.manager(manager).look([f"servicekit-{profile}" for profile in profiles])
     except UserError as error:
         # What the watchdogs published is shown all the same.
-        note(f"the manager cannot be asked: {error.message}")
+        note(f"cannot query the manager: {error.message}")
         return {}
     return {unit.removeprefix("servicekit-"): how for unit, how in seen.items()}
 
 
 def age(since: str | None) -> str:
-    """How long ago a time was, as a person says it."""
     if since is None:
         return ""
     seconds = (datetime.now(UTC) - datetime.fromisoformat(since)).total_seconds()
@@ -74,7 +73,7 @@ def age(since: str | None) -> str:
 
 
 def _age(found: Status) -> str:
-    """How long it has been so: by the boot's clock where that is known, else by the wall's."""
+    """Return how long it has been in its state: by the boot's clock if known, else the wall's."""
     known = found.since_seconds
     return age(found.since) if known is None else duration(known)
 
@@ -89,7 +88,7 @@ def _row(found: Status) -> tuple[str, ...]:
 
 
 def measured(figures: dict[str, float]) -> str:
-    """Return what the engine's boot log says about the GPU's memory."""
+    """Format the memory figures of the engine's boot log."""
     names = {"weights": "weights", "kv": "KV cache", "state": "states", "graph": "graphs"}
     parts = [
         f"{words} {figures[f'{name}_gib']:.2f} GiB"

@@ -68,18 +68,18 @@ def switch(
 
 
 def _excluded(session: Session, new: Installed, recipe: Profile) -> list[Installed]:
-    """Find the installed profiles that cannot run beside this one."""
+    """Return the installed profiles that cannot run beside this one."""
     names = rivals(recipe, session.manifests(), new.manifest.gpus)
     return [session.installed(name) for name in names]
 
 
 def _stop(session: Session, old: Installed, profile: str) -> None:
-    """Stop what must make room, and go on only when nothing is left of it."""
+    """Stop a rival; raise `UserError` unless all its processes ended."""
     name = old.manifest.profile
     now = watch_stop(session, old)
     if now.state == "failed":
         raise UserError(
-            f'"{name}" did not stop as it should, so "{profile}" is not started: {now.why}',
+            f'"{name}" did not stop cleanly, so "{profile}" is not started: {now.why}',
             hint=now.remedy or f"`servicekit logs {name}` says more",
         )
     typer.echo(f"{name}: {now.state}: {now.why}")
@@ -88,7 +88,7 @@ def _stop(session: Session, old: Installed, profile: str) -> None:
 def _start(
     session: Session, new: Installed, running: list[Installed], *, limit: float
 ) -> tuple[Status, float]:
-    """Start it and watch its first try; where it cannot even be ordered, go back at once."""
+    """Start it and watch its first try; return to the old one if the order fails."""
     try:
         order(session, new)
     except UserError:
@@ -98,9 +98,9 @@ def _start(
 
 
 def _go_back(session: Session, new: Installed, running: list[Installed]) -> None:
-    """Stop what did not become ready, and start again what made room for it."""
+    """Stop the new service, and start the old ones again."""
     watch_stop(session, new)
     for old in running:
-        typer.echo(f"{old.manifest.profile}: is started again")
+        typer.echo(f"{old.manifest.profile}: starting again")
         order(session, old)
         conclude(*watch_start(session, old))

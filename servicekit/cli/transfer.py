@@ -1,60 +1,39 @@
-"""How a transfer gets on: a moving bar on a terminal, a line now and then elsewhere."""
+"""Progress of a download: a moving bar on a terminal, elsewhere lines."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from servicekit.cli.output import duration, note
+from servicekit.models.download import ProgressListener
+from servicekit.models.hub_cache import File
 from servicekit.models.memory.units import short
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.progress import Progress
 
-    from servicekit.models.hub_cache import File
-
 LONGEST_NAME: Final = 26
-LINE_EVERY: Final = 10.0
-"""Seconds between lines where there is no terminal."""
+LINE_EVERY: Final = 10.0  # seconds between lines where there is no terminal
 
 
-class Display(Protocol):
-    """Who shows a transfer. All sizes are in bytes."""
+class Display(ProgressListener, Protocol):
+    """Shows a transfer. All sizes are in bytes."""
 
     def stage(self, doing: str, size: int, done: int = 0) -> None:
         """Begin with `size` bytes; `done` of them are complete."""
 
-    def checking(self, file: File) -> None:
-        """Show which file is being compared with its checksum."""
-
-    def loading(self, file: File) -> None:
-        """Show which file is being fetched."""
-
-    def moved(self, size: int) -> None:
-        """Count `size` bytes more, or fewer."""
-
-    def broke_off(self) -> None:
-        """Report that the connection broke and is made again."""
-
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """Show a transfer on standard error, beside the result."""
     if not sys.stderr.isatty():
         yield _TransferLines()
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -68,8 +47,6 @@ def display() -> Iterator[Display]:
 
 
 class _Bar:
-    """One bar for all files of a stage."""
-
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("querying the hub", total=None, speed="")
@@ -100,22 +77,22 @@ class _Bar:
 
 
 def _tail(name: str) -> str:
-    """Shorten a file's name to the part that differs, so that all fit into a line."""
+    """Shorten a file's name to its end, so that the line fits."""
     return (
         name if len(name) <= LONGEST_NAME else f"\N{HORIZONTAL ELLIPSIS}{name[1 - LONGEST_NAME :]}"
     )
 
 
 class _TransferLines:
-    """A line for each stage and each file that is fetched, and one every few seconds."""
+    """Prints a line for each stage and file, and one every few seconds."""
 
     def __init__(self) -> None:
         self._size = self._done = self._before = 0
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
 
     def stage(self, doing: str, size: int, done: int = 0) -> None:
         self._size, self._done, self._before = size, done, done
-        self._began = self._told = time.monotonic()
+        self._began = self._printed = time.monotonic()
         if size:
             note(f"{doing} {short(size)}" + (f", {short(done)} of them here" if done else ""))
 
@@ -128,8 +105,8 @@ class _TransferLines:
     def moved(self, size: int) -> None:
         self._done += size
         now = time.monotonic()
-        if now - self._told >= LINE_EVERY:
-            self._told = now
+        if now - self._printed >= LINE_EVERY:
+            self._printed = now
             note(self._line(now - self._began))
 
     def broke_off(self) -> None:

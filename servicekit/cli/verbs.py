@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 
 class Verb(NamedTuple):
-    """Where a verb is, and its line in `--help`: the first sentence of its own help."""
+    """Module and function of a verb, and its line in `--help`."""
 
     module: str
     function: str
@@ -91,7 +91,7 @@ FILES: Final = {
 
 
 def help_text() -> str:
-    """Give what `servicekit --help` prints: at most 80 columns, whatever the terminal has."""
+    """Return the text of `servicekit --help`: at most 80 columns."""
     lines = ["Usage: servicekit [OPTIONS] COMMAND [ARGS]...", "", SUMMARY]
     for group, verbs in GROUPS.items():
         lines += ["", f"{group}:"]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 
 def verification_status_of(session: Session, profile: str) -> VerificationStatus:
-    """Whether a profile is verified, and if not, why."""
     state = Path(session.places.state, profile)
     try:
         (state / FOLDER).stat()

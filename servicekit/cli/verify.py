@@ -30,8 +30,7 @@ from servicekit.profiles.rules import kv_below_fp8
 from servicekit.text import printable
 from servicekit.watchdog.status import Status
 
-EVIDENCE: Final = 100
-"""Characters of a reason that a line of progress shows."""
+EVIDENCE: Final = 100  # characters of a reason that a line of progress shows
 
 
 def verify(
@@ -76,7 +75,7 @@ def verify(
     _prepare(session, profile)
     with served(session, found, to="verified") as now:
         result = _verified(session, found, now, names, repeats)
-        # Before it is printed, and before the service is stopped: both may fail or be interrupted.
+        # Before printing it and stopping the service: both may fail or be interrupted.
         with undisturbed():
             lost = _keep(session, result)
         if result.complete:
@@ -115,7 +114,7 @@ def _keep(session: Session, result: Verification) -> UserError | None:
 
 
 def _tell_another_run(session: Session, found: Installed, before: Status) -> None:
-    """Print a note if the service restarted meanwhile: a gate may have failed for that."""
+    """Print a note if the service restarted meanwhile, which may be why a gate failed."""
     try:
         now = session.look(found)
     except UserError:  # without an answer there is no contradiction
@@ -171,18 +170,14 @@ async def _ask(
     async with client_of(session, recipe, now) as client:
         path = engine(recipe.engine).pool_path
         # SGLang's answer contains its API key, and nothing that is needed here.
-        told = await client.properties(path) if path == "/props" else {}
-        subject = _subject(session, recipe, now, told, repeats)
+        properties = await client.properties(path) if path == "/props" else {}
+        subject = _subject(session, recipe, now, properties, repeats)
         gates = {name: GATES[name] for name in names}
         await run(gates, subject, client, lambda: vram(recipe.gpus), keep)
 
 
 def _subject(
-    session: Session,
-    recipe: Profile,
-    now: Status,
-    told: Mapping[str, Any],
-    repeats: int,
+    session: Session, recipe: Profile, now: Status, properties: Mapping[str, Any], repeats: int
 ) -> ServedModel:
     adapter = engine(recipe.engine)
     context = now.context.get("effective") or recipe.context.requested
@@ -200,17 +195,17 @@ def _subject(
         repeats=repeats,
         toggles_thinking=tells_thinking(recipe),
         thinks=given(recipe, "reasoning-parser") is not None,
-        tools=_flag(told, "chat_template_caps", "supports_tools"),
+        tools=_flag(properties, "chat_template_caps", "supports_tools"),
         tool_parser=adapter.lacks_tool_parser(recipe),
-        vision=_flag(told, "modalities", "vision"),
+        vision=_flag(properties, "modalities", "vision"),
         below_fp8=below,
         twin=twin_of(others, _about(recipe)),
     )
 
 
-def _flag(told: Mapping[str, Any], table_name: str, key: str) -> bool | None:
+def _flag(properties: Mapping[str, Any], table_name: str, key: str) -> bool | None:
     """Read a flag of llama-server's /props; `None` if it is absent."""
-    flags = told.get(table_name)
+    flags = properties.get(table_name)
     value = flags.get(key) if isinstance(flags, dict) else None
     return value if isinstance(value, bool) else None
 

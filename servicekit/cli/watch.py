@@ -13,7 +13,7 @@ from servicekit.service.installed import InstalledPlan, denied, of_profile, read
 
 
 def watch(session: Session, profile: str, plan: Path | None) -> int:
-    """Run an engine under its watchdog; give the exit code for the manager."""
+    """Run an engine under its watchdog; return the exit code for the manager."""
     named = () if plan is None else ("--plan", str(plan))
     command: tuple[str, ...] = ()
     try:
@@ -69,7 +69,7 @@ def _refuse_root(plan: InstalledPlan) -> None:
 
 
 def _installed(session: Session, name: str, file: Path | None) -> InstalledPlan:
-    """Read the installed plan; make one of the profile where 0.1.0 installed it without."""
+    """Read the installed plan; make one of the profile if 0.1.0 installed it."""
     plan = session.installed_plan(name) if file is None else read_plan(file, name)
     if plan is not None:
         return plan

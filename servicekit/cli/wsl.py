@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,11 +16,11 @@ from servicekit.doctor.wsl import conf, wanted
 from servicekit.doctor.wsl.rendering import Rendered, render_conf, render_task, steps
 from servicekit.doctor.wsl.task import WITH_WINDOW, WITHOUT_WINDOW
 from servicekit.doctor.wsl.wanted import ALL
+from servicekit.doctor.wsl.windows import WSL_CONF, Windows, windows, windows_path
+from servicekit.doctor.wsl.windows import distribution as this_distribution
 from servicekit.errors import UserError, reason
+from servicekit.host.bounded import NoReplyError
 from servicekit.text import did_you_mean, shown
-
-if TYPE_CHECKING:
-    from servicekit.doctor.wsl.windows import Windows
 
 app = typer.Typer(
     name="wsl",
@@ -79,17 +80,19 @@ def render(
     stay, and a task for Windows that starts the distribution at logon. Neither Windows nor /etc is
     touched: what puts the files in place is printed.
     """
-    from servicekit.doctor.wsl.windows import WSL_CONF, windows, windows_path
-
     kept = _kept(keep or ())
     own_conf = _read(wsl_conf or WSL_CONF, must=wsl_conf is not None)
-    host = windows(_settings(own_conf))
-    config_file = wslconfig or _home(host) / wanted.WSLCONFIG
-    name = distribution or _asked(_distribution(), "--distribution NAME")
+    host = windows(conf.read(conf.decode(own_conf)[0]))
+    with _or("give its path with --wslconfig FILE"):
+        config_file = wslconfig or host.home() / wanted.WSLCONFIG
+    with _or("give it with --distribution NAME"):
+        name = distribution or asyncio.run(this_distribution(os.environ))
+    with _or("give it with --account NAME"):
+        owner = account or asyncio.run(host.account())
     files = (
         render_conf(wanted.WSLCONFIG, _read(config_file, must=wslconfig is not None), keep=kept),
         render_conf(wanted.WSL_CONF, own_conf, keep=kept),
-        render_task(name, account or _asked(host.account(), "--account NAME"), _client(host)),
+        render_task(name, owner, _client(host)),
     )
     folder = PurePosixPath(os.path.realpath(out) if out is not None else "DIR")
     if out is None:
@@ -101,7 +104,7 @@ def render(
 
 
 def _kept(keys: Iterable[str]) -> set[str]:
-    """Take keys that are to stay as they are, in lower case."""
+    """Check the keys to keep; return them in lower case."""
     known = {wanted.key.name.lower(): wanted.key.name for wanted in ALL}
     for key in keys:
         if key.lower() not in known:
@@ -110,12 +113,8 @@ def _kept(keys: Iterable[str]) -> set[str]:
     return {key.lower() for key in keys}
 
 
-def _settings(own_conf: bytes) -> Any:  # noqa: ANN401 - typer evaluates annotations here
-    return conf.read(conf.decode(own_conf)[0])
-
-
 def _read(file: Path, *, must: bool) -> bytes:
-    """Read one of the two files; it need not be there, unless it was named."""
+    """Read a file; it may be missing unless it was named."""
     try:
         return file.read_bytes()
     except OSError as error:
@@ -124,32 +123,17 @@ def _read(file: Path, *, must: bool) -> bytes:
         raise UserError(f'"{file}" cannot be read: {reason(error)}') from None
 
 
-def _home(host: Windows) -> Path:
-    from servicekit.host.bounded import NoReplyError
-
+@contextmanager
+def _or(hint: str) -> Iterator[None]:
+    """Raise a question that Windows does not answer as a `UserError` with `hint`."""
     try:
-        return host.home()
+        yield
     except NoReplyError as error:
-        raise UserError(str(error), hint="give its path with --wslconfig FILE") from None
-
-
-def _distribution() -> Coroutine[Any, Any, str]:
-    from servicekit.doctor.wsl.windows import distribution
-
-    return distribution(os.environ)
-
-
-def _asked(question: Coroutine[Any, Any, str], option: str) -> str:
-    from servicekit.host.bounded import NoReplyError
-
-    try:
-        return asyncio.run(question)
-    except NoReplyError as error:
-        raise UserError(str(error), hint=f"give it with {option}") from None
+        raise UserError(str(error), hint=hint) from None
 
 
 def _client(host: Windows) -> str:
-    """Choose WSL's client for the task: the one without a window, where Windows has it."""
+    """Choose WSL's client for the task: without a window if Windows has it."""
     if host.drive.is_dir() and not host.has_client_without_window():
         note("this WSL has no wslg.exe: the task will show a console window")
         return WITH_WINDOW
@@ -169,7 +153,7 @@ def _tell_changes(file: Rendered) -> None:
 
 
 def _write(out: Path, files: Iterable[Rendered], *, force: bool) -> None:
-    """Write the files into `out`, all or, where one is in the way, none."""
+    """Write the files into `out`, or none if one would be replaced."""
     files = tuple(files)
     try:
         out.mkdir(parents=True, exist_ok=True)

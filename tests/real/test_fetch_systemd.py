@@ -51,7 +51,7 @@ def test_fetched_by_root_and_served_by_the_service(fresh_machine: Machine) -> No
         done = machine.run("servicekit", "fetch", "x", env={"HF_ENDPOINT": url}, limit=120)
         hub.kill()
     hub.wait()
-    assert 'made the account "servicekit", as which the service will run' in done.stderr
+    assert 'created the account "servicekit" of the service' in done.stderr
     assert done.stdout.startswith("x: model owner/gguf at 111111111111: 1 file, ")
     others = machine.run("find", "/var/cache/servicekit", "!", "-user", "servicekit").stdout
     assert others == ""

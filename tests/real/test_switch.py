@@ -57,7 +57,7 @@ def play(host: Host) -> None:
     assert any(line.startswith("second: stopped: ") for line in said)
     assert "broken: failed after" in text
     assert "logs broken" in text
-    assert "second: is started again" in said
+    assert "second: starting again" in said
     assert said[-1].startswith("second: ready after ")
     assert states(host)["second"] == ("ready", False)
     assert states(host)["broken"][0] in {"stopped", "failed"}

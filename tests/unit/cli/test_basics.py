@@ -71,7 +71,7 @@ def test_a_wrong_command_line_is_exit_code_2(words: list[str]) -> None:
 
 def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant() -> None:
     """As a mistyped profile or option is."""
-    assert 'there is no verb "lst"; did you mean "list"?' in refused("lst", code=2)
+    assert 'no command "lst"; did you mean "list"?' in refused("lst", code=2)
 
 
 def test_a_users_mistake_is_one_line() -> None:
@@ -130,7 +130,7 @@ def test_a_full_disk_is_one_line(verb: str, tmp_path: Path) -> None:
     code, told = shell(f"$S {verb} >/dev/full", tmp_path)
     assert (code, told) == (
         1,
-        "servicekit: the output cannot be written: no space left on device\n",
+        "servicekit: cannot write the output: no space left on device\n",
     )
 
 

@@ -272,10 +272,10 @@ def test_a_report_is_written_beside_what_is_printed(site: Site, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("no/report.html", 'the report cannot be written to "{}": no such file or directory'),
-        ("pipe", '"{}" is no file that a report could replace'),
-        ("loop", 'the report cannot be written to "{}": too many levels of symbolic links'),
-        ("x" * 300, 'the report cannot be written to "{}": file name too long'),
+        ("no/report.html", 'cannot write the report to "{}": no such file or directory'),
+        ("pipe", '"{}" is not a regular file'),
+        ("loop", 'cannot write the report to "{}": too many levels of symbolic links'),
+        ("x" * 300, 'cannot write the report to "{}": file name too long'),
     ],
 )
 def test_a_report_that_cannot_be_written_is_one_line(site: Site, path: str, reason: str) -> None:

@@ -33,7 +33,7 @@ def test_a_fetch_brings_what_the_engine_reads(site: Site) -> None:
     """All but the same weights in another form, under the names that engines look for."""
     out = site.fetch()
     assert out.splitlines()[0] == (
-        "x: model owner/name at 111111111111: 4 files, 6.0 MiB, here and whole"
+        "x: model owner/name at 111111111111: 4 files, 6.0 MiB, present and complete"
     )
     assert out.splitlines()[1].startswith("x: 6.0 MiB fetched in ")
     repository = Repository(site.cache, "owner/name")
@@ -52,7 +52,7 @@ def test_a_second_fetch_downloads_nothing(site: Site) -> None:
     site.fetch()
     site.hub.asked.clear()
     out = site.fetch()
-    assert out == "x: model owner/name at 111111111111: 4 files, 6.0 MiB, here and whole\n"
+    assert out == "x: model owner/name at 111111111111: 4 files, 6.0 MiB, present and complete\n"
     assert [asked.path for asked in site.hub.asked] == [
         "/api/models/owner/name/revision/main?blobs=true"
     ]
@@ -78,7 +78,7 @@ def test_a_fetch_that_failed_goes_on(site: Site) -> None:
     assert not Repository(site.cache, "owner/name").snapshot("1" * 40).exists()
     ran = site.run("fetch", "x", "--check")
     assert ran.code == 1
-    assert "4 files, 6.0 MiB, of which 5.0 MiB are missing" in ran.out
+    assert "4 files, 6.0 MiB, 5.0 MiB of them missing" in ran.out
     site.hub.asked.clear()
     assert "x: 5.0 MiB fetched in " in site.fetch()
     assert [asked.range for asked in site.hub.downloads()] == [f"bytes={1 << 20}-", None]
@@ -144,7 +144,7 @@ def test_what_engines_do_not_find_is_not_here(site: Site) -> None:
         spoil()
         ran = site.run("fetch", "x", "--check")
         assert ran.code == 1
-        said = "here and whole, not under its names: `servicekit --user fetch x` mends\n"
+        said = "present and complete, not under its names: `servicekit --user fetch x` fixes this\n"
         assert ran.out.endswith(said)
         assert "0 B fetched" not in site.fetch()
         assert site.run("fetch", "x", "--check").code == 0
@@ -155,7 +155,7 @@ def test_a_check_before_a_fetch_says_what_it_will_take(site: Site) -> None:
     ran = site.run("fetch", "x", "--check")
     lines = ran.out.splitlines()
     assert ran.code == 1
-    assert lines[0].endswith("4 files, 6.0 MiB, of which 6.0 MiB are missing")
+    assert lines[0].endswith("4 files, 6.0 MiB, 6.0 MiB of them missing")
     assert "  missing  config.json (2 B)" in lines
     assert lines[-1].startswith("x: ")
     assert lines[-1].endswith(f" are free at {site.cache}")
@@ -199,7 +199,7 @@ def test_a_drafter_comes_along(site: Site) -> None:
     assert site.hub.downloads() == []
     site.hub.add(Model("owner/draft", {"config.json": b"{}", "model.safetensors": b"draft"}))
     out = site.fetch()
-    assert "x: drafter owner/draft at 111111111111: 2 files, 7 B, here and whole\n" in out
+    assert "x: drafter owner/draft at 111111111111: 2 files, 7 B, present and complete\n" in out
 
 
 def test_a_revision_is_fetched_and_no_pin_advised(site: Site) -> None:
@@ -225,7 +225,7 @@ def test_a_gguf_comes_alone(site: Site) -> None:
     site.profile('extends = "demo"\n')
     file = site.root / "profiles.d/x.toml"
     file.write_text('extends = "demo"\nmodel = "owner/gguf:m-Q8_0.gguf"\nport = 18009\n')
-    assert "model owner/gguf at 111111111111: 1 file, 2 B, here and whole" in site.fetch()
+    assert "model owner/gguf at 111111111111: 1 file, 2 B, present and complete" in site.fetch()
     assert [asked.path.split("?")[0] for asked in site.hub.downloads()] == [
         "/owner/gguf/m-Q8_0.gguf"
     ]
@@ -256,7 +256,7 @@ def test_local_models_need_no_fetch(site: Site) -> None:
     file.write_text(f'extends = "demo"\nmodel = "{site.root}/m.gguf"\nport = 18009\n')
     assert site.fetch() == f"x: nothing to fetch: its model is {site.root}/m.gguf\n"
     file.write_text('extends = "demo"\nengine = "openai"\nmodel = "m"\nport = 18009\n')
-    assert site.fetch() == "x: nothing to fetch: its engine comes to its model in its own way\n"
+    assert site.fetch() == "x: nothing to fetch: its engine gets the model by itself\n"
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_without_a_hub_what_is_here_is_checked(site: Site) -> None:
     nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9"}
     ran = site.run("fetch", "x", **nowhere)
     assert ran.code == 0
-    assert ran.out.endswith("here and whole\n")
+    assert ran.out.endswith("present and complete\n")
     assert "the hub cannot be reached (ConnectError): compared the local files" in ran.err
     site.hub.faults.status = 503
     assert not site.json()["reachable"]

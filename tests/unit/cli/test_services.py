@@ -133,7 +133,7 @@ def test_starting_what_is_ready_says_so(host: Host) -> None:
     host.runs()
     host.publish()
     text = host.said("start", "demo")
-    assert '"demo" runs already' in text
+    assert '"demo" is already running' in text
     assert "demo: ready after" in text
     assert not any(call.startswith("startProcess") for call in host.supervisord.calls)
 
@@ -174,8 +174,8 @@ def test_a_start_names_whom_it_waits_for(host: Host) -> None:
     host.runs()
     host.supervisord.program("servicekit-other", "STOPPED")
     assert host.said("start", "other", "--no-wait") == (
-        'servicekit: "demo" runs with the same GPU or port, and "other" waits for it; '
-        '`servicekit --user switch other` puts it in the place of "demo"\n'
+        'servicekit: "other" waits for "demo", which uses the same GPU or port; '
+        "`servicekit --user switch other` replaces it\n"
     )
     host.runs("STOPPED")
     assert host.said("start", "other", "--no-wait") == ""
@@ -195,7 +195,7 @@ def test_stopping_what_does_not_run_is_no_failure(host: Host) -> None:
     host.runs("EXITED")
     host.publish(state="failed", phase="gone", code=69, pid_started=1, why="no GPU")
     done = host.run("stop", "demo")
-    said = 'servicekit: "demo" did not run\n'
+    said = 'servicekit: "demo" was not running\n'
     assert done == (0, "demo: failed: no GPU\n", said)
 
 
@@ -206,7 +206,7 @@ def test_a_manager_that_is_mute_does_not_hide_the_state(host: Host) -> None:
     host.supervisord.close()
     text = host.said("status", "demo")
     assert "demo: ready" in text
-    assert "the manager cannot be asked" in text
+    assert "cannot query the manager" in text
 
 
 @pytest.mark.parametrize(
