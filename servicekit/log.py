@@ -1,7 +1,7 @@
-"""Where events and the engine's lines go: to the journal with fields, or to plain lines elsewhere.
+"""Writes events and the engine's lines: to the journal with fields, elsewhere as plain lines.
 
-Nothing here blocks for long: a reader that stopped reading must not stop the watchdog. What it does
-not take in time is dropped, counted, and reported later.
+Nothing here blocks for long: a reader that stopped reading must not stop the watchdog. Lines that
+it does not take in time are dropped and counted.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Priority(IntEnum):
 
 
 class Redactor:
-    """Takes secrets out of text, also as JSON, URLs and base64 spell them, in any case.
+    """Removes secrets from text, also as JSON, URLs and base64 spell them, in any case.
 
-    It cannot find one that a program hides on purpose: spelt backwards, say, or in pieces.
+    It cannot find a secret that a program disguises, such as one spelt backwards.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -65,7 +65,6 @@ class Redactor:
         """Bytes of the longest spelling of a secret."""
 
     def __call__(self, text: str) -> str:
-        """Return `text` without any secret in it."""
         return self._pattern.sub(REDACTED, text) if self._pattern else text
 
     def count(self, text: bytes) -> int:
@@ -121,13 +120,13 @@ _TRACEBACK: Final = re.compile(
 
 
 class Priorities:
-    """Finds the priority that each line of an engine has by its own words."""
+    """Determines the priority of each line of an engine from its text."""
 
     def __init__(self) -> None:
         self._in_traceback = False
 
     def of(self, line: str) -> Priority:
-        """Give the priority of the next line; a traceback is an error to its end."""
+        """Return the priority of the next line; a traceback is an error to its end."""
         if _TRACEBACK.match(line):
             self._in_traceback = True
             return Priority.ERROR
@@ -155,7 +154,6 @@ class Output:
         self._dropped = 0
 
     def write(self, line: str) -> None:
-        """Write a line, as soon as the reader takes it."""
         if self._size > BACKLOG:
             self._dropped += 1
         else:
@@ -192,7 +190,7 @@ class Output:
 
 
 class Events(Protocol):
-    """Takes the watchdog's own events, one line each, and the engine's lines."""
+    """Logs the watchdog's own events and the engine's lines."""
 
     def event(
         self, message: str, priority: Priority, *, message_id: str = "", **fields: str
@@ -203,10 +201,10 @@ class Events(Protocol):
         """Pass a line of the engine on."""
 
     def flush(self) -> None:
-        """Write what had to wait for a slow reader, as far as it now takes it."""
+        """Write lines that waited for a slow reader, without waiting."""
 
     def close(self, limit: float) -> None:
-        """Wait for the reader, at most so many seconds, and let go of everything."""
+        """Wait for the reader, at most `limit` seconds, and release all resources."""
 
 
 class JournalEvents:
@@ -237,15 +235,12 @@ class JournalEvents:
             self._output.write(f"<{priority}>{message}")
 
     def engine(self, line: str) -> None:
-        """Write a line with the priority that journald reads from its beginning."""
         self._output.write(f"<{self._priorities.of(line)}>{line}")
 
     def flush(self) -> None:
-        """Write what had to wait, as far as the reader now takes it."""
         self._output.flush()
 
     def close(self, limit: float) -> None:
-        """Wait for the reader, then close the journal's socket."""
         self._output.flush(limit)
         self._transport.socket.close()
 
@@ -303,7 +298,6 @@ class LineEvents:
     def event(
         self, message: str, priority: Priority, *, message_id: str = "", **fields: str
     ) -> None:
-        """Write one line."""
         del message_id  # a catalog of explanations is the journal's alone
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         entry = {"time": now, "level": priority.name.lower(), "event": message}
@@ -311,15 +305,12 @@ class LineEvents:
         self._output.write(self._render({**entry, **self._fields}))
 
     def engine(self, line: str) -> None:
-        """Write the line as it came."""
         self._output.write(line)
 
     def flush(self) -> None:
-        """Write what had to wait, as far as the reader now takes it."""
         self._output.flush()
 
     def close(self, limit: float) -> None:
-        """Wait for the reader; the descriptor stays its owner's."""
         self._output.flush(limit)
 
 
@@ -340,6 +331,6 @@ def open_events(
 
 
 def _journal_reads(descriptor: int, stream: str) -> bool:
-    """Return whether `descriptor` still is the stream that systemd connected to the journal."""
+    """Whether `descriptor` is still the stream that systemd connected to the journal."""
     status = os.fstat(descriptor)
     return stream == f"{status.st_dev}:{status.st_ino}"

@@ -1,4 +1,4 @@
-"""`check` and `plan`: what can be known before a start."""
+"""`check` and `plan`: predict problems of a profile before a start."""
 
 from __future__ import annotations
 

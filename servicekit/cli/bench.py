@@ -1,4 +1,4 @@
-"""`bench`: what a verified profile is worth, measured by a versioned suite."""
+"""`bench`: measures a verified profile with a versioned suite."""
 
 from __future__ import annotations
 

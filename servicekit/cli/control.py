@@ -1,4 +1,4 @@
-"""`start`, `stop`, `restart`: orders to the manager, and what becomes of them."""
+"""`start`, `stop` and `restart`: give orders to the manager and show their progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`doctor`: what of this host keeps services from running well."""
+"""`doctor`: checks the host and its services for problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fetch`: downloads the weights before an engine without a network needs them."""
+"""`fetch`: downloads weights, so that an engine without a network can start."""
 
 from __future__ import annotations
 

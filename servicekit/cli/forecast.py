@@ -1,4 +1,4 @@
-"""What a profile will do with its GPU's memory, as `plan` shows it and a start asks beforehand."""
+"""A profile's use of GPU memory, as `plan` prints it and a start checks it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ USUAL_GPU: Final = "31.4GiB"
 """What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
 
 
-def plan_of(session: Session, profile: Profile) -> Plan:
+def plan_of(session: Session, profile: Profile, manager: str | None = None) -> Plan:
     """Make the plan of `profile` for this host, even if parts are missing."""
     tree = Tree()
-    order = order_of(session, profile, tree, manager=session.manager_name(None))
+    order = order_of(session, profile, tree, manager=session.manager_name(manager))
     return make_plan(profile, look_around(order, tree).host)
 
 

@@ -1,4 +1,4 @@
-"""Whether what is installed is still what profile and settings say."""
+"""Compares what is installed with the current profile and settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`install`, `uninstall`, `diff`: from profile to service, and back to nothing."""
+"""`install`, `uninstall` and `diff`: make services of profiles, and remove them."""
 
 from __future__ import annotations
 

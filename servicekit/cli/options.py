@@ -1,4 +1,4 @@
-"""Options and arguments that several verbs share, as typer takes them."""
+"""Options and arguments that several verbs share."""
 
 from __future__ import annotations
 

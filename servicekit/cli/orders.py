@@ -1,4 +1,4 @@
-"""The order of an install, from the command line and the profile."""
+"""Options of an install, from the command line, the profile and the last install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person reads: plain and aligned everywhere, coloured on a terminal only."""
+"""Output for a person: plain and aligned everywhere, coloured on a terminal only."""
 
 from __future__ import annotations
 

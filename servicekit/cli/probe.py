@@ -1,4 +1,4 @@
-"""`probe`: one look from outside, for people and as an exec probe of an orchestrator."""
+"""`probe`: checks a service once, for a person or an exec probe of an orchestrator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`list`, `show`, `render`, `schema`: show profiles and what would be written for them."""
+"""`list`, `show`, `render` and `schema`: print profiles, and files made of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a profile from running, found before anything is written or stopped for it."""
+"""Finds what prevents a profile from running, before anything is written or stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`secret`: values that stand in no other file, and in no argument."""
+"""`secret`: stores values that are in no other file and in no argument."""
 
 from __future__ import annotations
 

@@ -1,29 +1,28 @@
-"""Runs a service for as long as it is measured, and makes the client that measures it."""
+"""Runs a service while it is measured, and makes the client that measures it."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from servicekit.cli.control import is_up, order, refuse_start, watch_start
-from servicekit.cli.orders import order_of
+from servicekit.cli.forecast import plan_of
 from servicekit.cli.output import note
 from servicekit.cli.session import Installed, Session
 from servicekit.engines import engine
 from servicekit.errors import UserError
 from servicekit.host import run_files
-from servicekit.install.installation import look_around
-from servicekit.install.rootfs import Tree
 from servicekit.lab.verify.binding import outdated
 from servicekit.lab.verify.client import Client
 from servicekit.profiles import credentials
 from servicekit.profiles.model import Profile
-from servicekit.service.plan import Plan, make_plan
+from servicekit.service.plan import Plan
 from servicekit.watchdog.status import Status
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -39,7 +38,9 @@ def served(session: Session, found: Installed, *, to: str) -> Iterator[Status]:
     """
     profile = found.manifest.profile
     started = False
-    with _ended_as_by_hand(), run_files.alone(Path(session.places.state, profile)) as alone:
+    # As ^C, so that a service started here is stopped.
+    as_by_hand = _handling(ENDS[1:], signal.default_int_handler)
+    with as_by_hand, run_files.alone(Path(session.places.state, profile)) as alone:
         if not alone:
             raise UserError(
                 f'"{profile}" cannot be {to}, because it is already being verified or measured',
@@ -56,12 +57,14 @@ def served(session: Session, found: Installed, *, to: str) -> Iterator[Status]:
 
 
 @contextmanager
-def _ended_as_by_hand() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP as ^C, so that a service started here is stopped."""
-    before = {each: signal.getsignal(each) for each in ENDS if each is not signal.SIGINT}
+def _handling(
+    signals: Iterable[int], handle: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    """Handle signals otherwise meanwhile, except those that are ignored, as by nohup."""
+    before = {each: signal.getsignal(each) for each in signals}
     for each, handler in before.items():
-        if handler is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(each, signal.default_int_handler)
+        if handler is not signal.SIG_IGN:
+            signal.signal(each, handle)
     try:
         yield
     finally:
@@ -73,15 +76,8 @@ def _ended_as_by_hand() -> Iterator[None]:
 def undisturbed() -> Iterator[None]:
     """Delay signals that end the command while a result is written."""
     held: list[int] = []
-    before = {each: signal.getsignal(each) for each in ENDS}
-    for each, handler in before.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(each, lambda number, _: held.append(number))
-    try:
+    with _handling(ENDS, lambda number, _: held.append(number)):
         yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler or signal.SIG_DFL)
     if held:
         raise KeyboardInterrupt
 
@@ -90,9 +86,7 @@ def plan_of_what_runs(
     session: Session, found: Installed, recipe: Profile, now: Status, *, to: str
 ) -> Plan:
     """Make the plan of `recipe`; raise `UserError` if another one is running."""
-    tree = Tree()
-    order = order_of(session, recipe, tree, manager=found.manager.name)
-    plan = make_plan(recipe, look_around(order, tree).host)
+    plan = plan_of(session, recipe, found.manager.name)
     why = outdated(plan, now.pid) if now.pid is not None else ""
     if why:
         raise UserError(

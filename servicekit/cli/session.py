@@ -1,4 +1,4 @@
-"""What the verbs have in common: settings, places, profiles and managers, each found when used."""
+"""What the verbs share: settings, places, profiles and managers, each loaded when used."""
 
 from __future__ import annotations
 

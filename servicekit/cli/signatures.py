@@ -1,4 +1,4 @@
-"""The command lines of the verbs that run without the library, too, as the library takes them."""
+"""Command lines, for the library, of the verbs that also run without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`status`: how everything is, or one profile in full."""
+"""`status`: shows all services, or one profile in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`switch`: another profile takes the place of the one that runs, or the old one comes back."""
+"""`switch`: replaces the running profile by another one, and returns to it on a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a profile is verified, as `status`, `show` and `bench` report it."""
+"""The verification status of a profile, for `status`, `show` and `bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`watch`: the daemon itself."""
+"""`watch`: runs the watchdog."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`wsl`: settings of Windows that keep services under WSL2 running."""
+"""`wsl`: prints the Windows settings that keep services under WSL2 running."""
 
 from __future__ import annotations
 

@@ -7,10 +7,12 @@ from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import psutil
+
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import texts, view
 from servicekit.doctor.asking import after, seen_or_not
-from servicekit.doctor.look_host import engines, text_of
+from servicekit.doctor.look_host import engines
 from servicekit.doctor.view import ProfileView, RefusedProfile
 from servicekit.engines import versions
 from servicekit.errors import UserError
@@ -128,13 +130,19 @@ def _home(plan: Plan) -> PurePosixPath:
     return model.parent if model.is_absolute() else hub_cache(plan.profile, plan.host.places)
 
 
+def mounts() -> tuple[texts.Mount, ...]:
+    """Return every mounted file system, in the order of mounting."""
+    every = psutil.disk_partitions(all=True)
+    return tuple(texts.Mount(PurePosixPath(each.mountpoint), each.fstype) for each in every)
+
+
 def place_of(path: PurePosixPath) -> view.Place:
     """Find the file system of a path, or of its nearest existing parent."""
     here = Path(path)
     while not here.exists():
         here = here.parent
     real = PurePosixPath(os.path.realpath(here))
-    mount = texts.mount_of(real, texts.mounts(text_of("/proc/self/mountinfo")))
+    mount = texts.mount_of(real, mounts())
     about = os.statvfs(real)
     return view.Place(
         path=path,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
-from pathlib import PurePath, PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import PurePath, PurePosixPath
 
 _UNITS: Final = {
     "us": 1e-6,
@@ -97,17 +97,6 @@ class Mount(NamedTuple):
 
     at: PurePosixPath
     kind: str
-
-
-def mounts(mountinfo: str) -> tuple[Mount, ...]:
-    """Read /proc/self/mountinfo, in the order of mounting."""
-    result = []
-    for line in mountinfo.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(" "), after.split(" ")[0]
-        at = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4])
-        result.append(Mount(PurePosixPath(at), kind))
-    return tuple(result)
 
 
 def mount_of(path: PurePosixPath, mounted: Iterable[Mount]) -> Mount | None:

@@ -3,7 +3,8 @@
 One read of /proc/PID/stat answers most questions at once (state, parent, session, start time in
 ticks, threads), and still does for a zombie leader whose threads live on. The rest of a
 process is read with care: its command line and environment lie in its own memory, and a thread that
-is stuck in a driver with the memory map locked makes every reader of them wait with it.
+is stuck in a driver with the memory map locked makes every reader of them wait with it. psutil
+would wait, too, so it answers only what cannot block: memory and mounts.
 """
 
 from __future__ import annotations

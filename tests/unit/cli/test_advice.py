@@ -79,7 +79,7 @@ def test_a_log_is_diagnosed_from_a_file_and_from_standard_input(tmp_path: Path) 
     log.write_text("nothing that is known\n")
     remedy = "`servicekit --user logs PROFILE`"
     assert remedy in said("--user", "diagnose", "--file", log)
-    assert f'log "{tmp_path}/no" cannot be read' in refused("diagnose", "--file", tmp_path / "no")
+    assert f'cannot read log "{tmp_path}/no"' in refused("diagnose", "--file", tmp_path / "no")
     assert "out of memory" in said("diagnose", "-", stdin=LOG)
     assert "out of memory" in said("diagnose", "--file", "-", stdin=LOG)
 

