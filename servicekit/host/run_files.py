@@ -109,7 +109,7 @@ def names(state: Path, folder: str) -> tuple[str, ...]:
 def _names(within: int) -> tuple[str, ...]:
     found = os.listdir(within)
     ours = (name for name in found if name.endswith(SUFFIX) and not name.startswith("."))
-    return tuple(sorted(ours))
+    return tuple(sorted(filter(str.isprintable, ours)))
 
 
 def _read(name: str, within: int, where: Path) -> str | None:

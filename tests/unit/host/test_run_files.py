@@ -24,6 +24,9 @@ def test_what_is_no_file_of_ours_is_passed_over(tmp_path: Path) -> None:
     (folder / ".half.json").touch()
     (folder / "note.txt").touch()
     (folder / "folder.json").mkdir()
+    (folder / "\x1b[2J.json").write_text("{}")
+    (tmp_path / "elsewhere").write_text("{}")
+    (folder / "second-name.json").hardlink_to(tmp_path / "elsewhere")
     assert list(run_files.read(tmp_path / "state", "runs")) == [
         ("a.json", "one"),
         ("b.json", "two"),
