@@ -22,6 +22,15 @@ from servicekit.errors import UserError, reason
 from servicekit.host.bounded import NoReplyError
 from servicekit.text import did_you_mean, shown
 
+WslConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--wslconfig",
+        metavar="FILE",
+        help="The .wslconfig to merge; by default yours in Windows.",
+    ),
+]
+
 app = typer.Typer(
     name="wsl",
     help="Configure WSL2 to keep services running.",
@@ -42,14 +51,7 @@ def render(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write the files into DIR.")
     ] = None,
-    wslconfig: Annotated[
-        Path | None,
-        typer.Option(
-            "--wslconfig",
-            metavar="FILE",
-            help="The .wslconfig to merge; by default yours in Windows.",
-        ),
-    ] = None,
+    wslconfig: WslConfig = None,
     wsl_conf: Annotated[
         Path | None,
         typer.Option(

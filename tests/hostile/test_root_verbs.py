@@ -109,7 +109,8 @@ def test_a_forged_state_is_not_believed(machine: Machine) -> None:
     done = machine.run("servicekit", "probe", "wild", check=False)
     assert done.returncode == 1
     assert not done.stdout.startswith("healthy")
-    assert "runs already" not in machine.run("servicekit", "start", "wild", "--no-wait").stderr
+    started = machine.run("servicekit", "start", "wild", "--no-wait")
+    assert "is already running" not in started.stderr
     machine.run("servicekit", "stop", "wild")
     file.write_text(json.dumps(forged | {"host": "192.0.2.1"}))
     said = machine.run("servicekit", "status", "wild").stdout
