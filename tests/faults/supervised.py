@@ -66,7 +66,8 @@ class Supervised(Local):
 
     @override
     def start(self) -> None:
-        self._order("start", self.name, "--no-wait")
+        # A row may break what a start checks first, such as the port: the watchdog must see it.
+        self._order("start", self.name, "--no-wait", "--anyway")
 
     @override
     def stop(self) -> None:
