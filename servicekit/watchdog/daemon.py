@@ -261,7 +261,7 @@ class Watchdog:
         aio = asyncio.get_running_loop()
         aio.add_reader(engine.output, self._read_output)
         aio.add_reader(engine.pidfd, self._exited)
-        self.reporter.launched(engine.pid, self._surveyor.baseline or None)
+        self.reporter.launched(engine.pid, self._surveyor.baseline or None, self._loop.memory)
         preload(os.environ)
         return engine.pid
 

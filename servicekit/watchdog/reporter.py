@@ -143,10 +143,11 @@ class Reporter:
         """Take what the ledger says about the runs before; `eta` is in seconds."""
         self._restarts, self._eta = restarts, eta
 
-    def launched(self, engine_pid: int, baseline: Mapping[str, int] | None) -> None:
-        """Record that the engine's process exists."""
+    def launched(self, engine_pid: int, baseline: Mapping[str, int] | None, memory: Memory) -> None:
+        """Record and publish that the engine's process exists."""
         self._launched_at, self._engine_pid = time.monotonic(), engine_pid
         self.note(Kind.LAUNCHED, engine_pid=engine_pid, baseline=baseline)
+        self._publish(memory, view(memory))
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
         """Report a change: ledger first, then state file and manager, then the log."""

@@ -58,15 +58,15 @@ class Service:
         )
         wrapper.chmod(0o755)
 
-    def start(self, *bug: str) -> None:
-        """Start the watchdog, and wait until it says that it is ready."""
+    def start(self, *bug: str, until: bytes = b"READY=1") -> None:
+        """Start the watchdog, and wait until it says that it is ready, or something else."""
         environment = {name: value for name, value in os.environ.items() if name != "INVOCATION_ID"}
         environment["NOTIFY_SOCKET"] = str(self.home / "notify")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, str(DRIVER), str(self.plan), *bug], stderr=log, env=environment
             )
-        while not self.manager.recv(8192).startswith(b"READY=1"):
+        while not self.manager.recv(8192).startswith(until):
             pass
 
     def ask(self) -> Any:  # noqa: ANN401 - JSON
@@ -130,6 +130,21 @@ def test_a_bug_in_reporting_ends_no_service(
     log = service.log.read_text()
     assert log.count(f"concerns {concerns}: ZeroDivisionError") == 1
     assert "Traceback" not in log
+
+
+def test_the_engines_pid_is_published_before_the_engine_says_anything(service: Service) -> None:
+    """Imports of an engine take a minute in which its log has no boot phase."""
+    wrapper = service.home / "wrappers/demo"
+    wrapper.write_text(wrapper.read_text().replace("'{}'", """'{"stall": 0}'"""))
+    service.start("book", "none", until=b"EXTEND_TIMEOUT_USEC")
+    (file,) = service.home.glob("run/demo/state.json")
+
+    def published() -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(file.read_text())
+        return state if state.get("engine_pid") else {}
+
+    state = wait_until(published, LIMIT, "the engine's pid is published")
+    assert (state["state"], state["phase"]) == ("starting", "loading")
 
 
 def before_count(answer: Any) -> int:  # noqa: ANN401 - JSON
