@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of
+from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of, survey_of
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, coloured
 from servicekit.cli.refusals import report_of
 from servicekit.models.memory.outcome import Fit
 from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.units import parse_size
+from servicekit.service.plan import make_plan
 
 
 def check(
@@ -30,10 +31,12 @@ def check(
 
     Every option must exist in the engine's version and have a valid value, the versions must be
     those that the profile requires, and the combination must have no known issue. Exit code 1 if
-    the check finds an error.
+    the check finds an error. What makes the service less protected is listed as warnings.
     """
     session = session_of(ctx, user=user)
-    report = report_of(plan_of(session, session.profile(profile)), ask=ask)
+    recipe = session.profile(profile)
+    survey = survey_of(session, recipe)
+    report = report_of(make_plan(recipe, survey.host), ask=ask, weaker=survey.weakenings)
     if json:
         as_json(report.json())
     else:

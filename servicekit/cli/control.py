@@ -172,16 +172,12 @@ def _tell_rivals(session: Session, found: Installed) -> None:
 
 def _make_directories(session: Session, found: Installed) -> None:
     """Create directories that a reboot removed, such as those below /run."""
-    from servicekit.cli.orders import account_of
+    from servicekit.cli.orders import installed_account
     from servicekit.install.installation import directories, make_directories
 
     manifest = found.manifest
     name, manager = manifest.profile, manifest.manager
-    plan = session.installed_plan(name)
-    if plan is None:
-        user = account_of(session, session.profile(name), manager, manifest.user_name)
-    else:
-        user = plan.user
+    user = installed_account(session, manifest)
     make_directories(directories(session.places, name, manager, user), Tree())
 
 

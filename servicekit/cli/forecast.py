@@ -23,6 +23,7 @@ from servicekit.models.memory.recipe import recipe_of
 from servicekit.models.memory.units import MIB, parse_size
 from servicekit.models.weights import description, needs
 from servicekit.profiles.model import Profile
+from servicekit.service.host import Survey
 from servicekit.service.plan import Plan, hub_cache, make_plan
 from servicekit.watchdog.evidence import on_wsl
 
@@ -32,9 +33,14 @@ USUAL_GPU: Final = "31.4GiB"
 
 def plan_of(session: Session, profile: Profile, manager: str | None = None) -> Plan:
     """Make the plan of `profile` for this host, even if parts are missing."""
+    return make_plan(profile, survey_of(session, profile, manager).host)
+
+
+def survey_of(session: Session, profile: Profile, manager: str | None = None) -> Survey:
+    """Find what an install of `profile` would find on this host."""
     tree = Tree()
     order = order_of(session, profile, tree, manager=session.manager_name(manager))
-    return make_plan(profile, look_around(order, tree).host)
+    return look_around(order, tree)
 
 
 def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:

@@ -48,13 +48,14 @@ def outdated(session: Session, name: str) -> str:
 def _changed(session: Session, plan: InstalledPlan) -> str:
     """Return what a new install would change: profile, settings or nothing."""
     from servicekit.cli.orders import account_of
+    from servicekit.install.rootfs import Tree
 
     name = plan.profile.name
     now = session.profile(name)
     if session.installed_profile(name) != now:
         return "profile"
     manifest = session.manifest(name)
-    user = account_of(session, now, manifest.manager, manifest.user_name)
+    user = account_of(session, now, manifest.manager, manifest.user_name, Tree())
     settings = session.settings
     wanted = (session.places, user, settings.alert_command, settings.log_format)
     installed = (plan.places, plan.user, plan.alert_command, plan.log_format)

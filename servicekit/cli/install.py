@@ -15,7 +15,7 @@ from servicekit.cli.fetch import tell_missing
 from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session_of
 from servicekit.cli.orders import order_as_installed, order_of
 from servicekit.cli.output import note, paint, warn
-from servicekit.cli.refusals import refuse
+from servicekit.cli.refusals import refuse, require_trust
 from servicekit.cli.session import Installed, Session
 from servicekit.doctor.services import LINGER_FAULT
 from servicekit.errors import UserError
@@ -78,12 +78,19 @@ def install(
     ] = False,
     anyway: Anyway = False,
     force: Force = False,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust", help="Accept what makes the service less protected; recorded, needed once."
+        ),
+    ] = False,
 ) -> None:
     """Install a profile as a service.
 
     If it is installed already, its files are updated. On an error, nothing is changed. Files that
     were changed by hand are reported and kept. Without --now, nothing is started or stopped. A
-    profile that cannot run here is refused with all reasons.
+    profile that cannot run here is refused with all reasons. A profile that makes its service less
+    protected than the built-in unit is refused without --trust.
     """
     if root is not None and now:
         raise UserError("--now starts a service, and an image has none", hint="omit one of them")
@@ -105,6 +112,7 @@ def install(
         dry_run=dry_run,
         anyway=anyway,
         force=force,
+        trust=trust,
     )
     if every:
         _each(session.catalog.names(), work.install_if_here)
@@ -148,6 +156,7 @@ class _Work:
     dry_run: bool = False
     anyway: bool = False
     force: bool = False
+    trust: bool = False
 
     def order(self, profile: str) -> Order:
         return order_of(
@@ -178,7 +187,7 @@ class _Work:
         root = Path(self.tree.root)
         if self.dry_run:
             order, survey = refuse(order, self.tree, anyway=True)
-            for sentence in survey.warnings:
+            for sentence in (*survey.warnings, *survey.weakenings):
                 warn(sentence)
             proposal = propose(order, self.tree)
             tell_changes(proposal.changes, diffs=True)
@@ -190,6 +199,7 @@ class _Work:
         order, survey = refuse(order, self.tree, anyway=self.anyway, incomplete=incomplete)
         for sentence in (*(survey.missing if incomplete else ()), *survey.warnings):
             warn(sentence)
+        order = require_trust(self.session, order, survey, trust=self.trust)
         with turn(self.tree, order.places) as held:
             _tell_undone(held, self.runs)
             proposal = propose(order, self.tree)
@@ -198,6 +208,7 @@ class _Work:
             carry_out(proposal, held, self.runs)
         tell_changes(proposal.changes)
         _tell_enablement(proposal)
+        _warn_of_root(order)
         warn_of_logouts(self.session, self.runs)
         if not now:  # a start says it itself
             tell_missing(recipe, order.places, root)
@@ -349,6 +360,16 @@ def tell_changes(changes: Iterable[Change], *, diffs: bool = False) -> None:
             typer.echo(text)
     if not acted:
         typer.echo("nothing to do")
+
+
+def _warn_of_root(order: Order) -> None:
+    """Warn where a system service of Supervisor has no account of its own."""
+    supervised = order.manager is ManagerName.SUPERVISOR and order.places.scope is Scope.SYSTEM
+    if supervised and order.user is None:
+        warn(
+            "the engine runs as supervisord's account, usually root: its own account does not "
+            "exist and cannot be created here; create one and install again with --user-name"
+        )
 
 
 def _tell_enablement(proposal: Proposal) -> None:

@@ -9,8 +9,10 @@ from servicekit.cli.session import Installed, Session
 from servicekit.errors import UserError
 from servicekit.host.unprivileged import trusted_path
 from servicekit.install.installation import Order
+from servicekit.install.manifest import Manifest
 from servicekit.install.present import manifests
 from servicekit.install.rootfs import Tree
+from servicekit.managers import accounts
 from servicekit.places import Scope
 from servicekit.profiles.model import Profile
 from servicekit.profiles.vocabulary import ManagerName
@@ -34,12 +36,13 @@ def order_of(
         profile=profile,
         places=session.places,
         manager=manager,
-        user=account_of(session, profile, manager, user_name),
+        user=account_of(session, profile, manager, user_name, tree),
         user_name=user_name,
         gpus=own.gpus if own is not None and known else profile.gpus,
         uuids=own.uuids if own is not None and known else (),
         command=session.command(),
         kv_tokens=own.kv_tokens if own is not None else None,
+        trusted=own.trusted if own is not None else (),
         alert_command=session.settings.alert_command,
         log_format=session.settings.log_format,
         sources=session.sources(profile.name),
@@ -75,7 +78,7 @@ def _search_path(session: Session) -> str:
 
 
 def account_of(
-    session: Session, profile: Profile, manager: str, user_name: str | None
+    session: Session, profile: Profile, manager: str, user_name: str | None, tree: Tree
 ) -> str | None:
     """Return the account of the service; `None` for the manager's own."""
     named = user_name or profile.service.user
@@ -86,6 +89,24 @@ def account_of(
                 hint="leave it out",
             )
         return None
-    # A container that has only Supervisor usually has only root, too.
-    default = session.settings.service_user if manager == ManagerName.SYSTEMD else None
+    default = session.settings.service_user
+    if named is None and manager == ManagerName.SUPERVISOR and not _can_have(default, tree):
+        return None
     return named or default
+
+
+def _can_have(account: str, tree: Tree) -> bool:
+    """Whether an install for Supervisor finds or makes `account`; of an image it makes none."""
+    return tree.account(account) is not None or (not tree.is_image and accounts.can_create())
+
+
+def installed_account(session: Session, manifest: Manifest) -> str | None:
+    """Return the account that an installed service runs as; `None` for that of the manager."""
+    plan = session.installed_plan(manifest.profile)
+    if plan is not None:
+        return plan.user
+    profile = session.profile(manifest.profile)
+    if manifest.manager == ManagerName.SUPERVISOR:
+        # 0.1.0 ran it as root, unless an account was named.
+        return manifest.user_name or profile.service.user
+    return account_of(session, profile, manifest.manager, manifest.user_name, Tree())

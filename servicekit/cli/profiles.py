@@ -114,7 +114,7 @@ def render(
     name = session.manager_name(manager)
     order = order_of(session, session.profile(profile), tree, manager=name)
     found = look_around(order, tree)
-    for sentence in (*found.missing, *found.barred, *found.warnings):
+    for sentence in (*found.missing, *found.barred, *found.warnings, *found.weakenings):
         warn(sentence)
     files = artifacts(make_plan(order.profile, found.host), order.manager)
     if out is not None:

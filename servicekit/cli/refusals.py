@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from servicekit.cli.forecast import ask_gpus, budget_of, installed_engine, local_model, misfit
-from servicekit.cli.orders import order_of
+from servicekit.cli.orders import installed_account, order_of
 from servicekit.cli.output import note, warn
 from servicekit.cli.session import Installed, Session
 from servicekit.engines.base import InstalledEngine as Engine
+from servicekit.engines.options.parser import Level, Remark
 from servicekit.errors import UserError
 from servicekit.host import procfs, sockets
 from servicekit.install.installation import Order, look_around, record_overruled
@@ -23,20 +24,28 @@ from servicekit.service.check import Report, check
 from servicekit.service.host import Survey
 from servicekit.service.plan import Plan, make_plan
 from servicekit.service.preflight import check_context, check_secrets
+from servicekit.service.weakenings import weakenings
 from servicekit.watchdog.census import Census
 
 
-def report_of(plan: Plan, *, image: bool = False, ask: bool = False) -> Report:
+def report_of(
+    plan: Plan, *, image: bool = False, ask: bool = False, weaker: Iterable[str] = ()
+) -> Report:
     """Check `plan` on this host, or for an image of another one.
 
-    `ask` starts the engine for its own list of options.
+    `ask` starts the engine for its own list of options. `weaker` are listed as warnings.
     """
     profile = plan.profile
     if image:  # whose programs are not run here, and whose secrets are stored there
         return check(profile, plan, Engine())
     engine = installed_engine(plan, ask=ask)
     engine = replace(engine, capability=ask_gpus(profile.gpus).capability)
-    host = (*check_secrets(profile, plan.host.places), *check_context(profile, local_model(plan)))
+    parts = (each.partition(": ") for each in weaker)
+    host = (
+        *(Remark(Level.WARNING, where, what) for where, _, what in parts),
+        *check_secrets(profile, plan.host.places),
+        *check_context(profile, local_model(plan)),
+    )
     return check(profile, plan, engine, host=host)
 
 
@@ -69,6 +78,36 @@ def refuse(
         warn(sentence)
     kv_tokens = None if budget is None else budget.kv_tokens
     return replace(order, kv_tokens=kv_tokens, overruled=tuple(errors)), survey
+
+
+def require_trust(session: Session, order: Order, survey: Survey, *, trust: bool) -> Order:
+    """Refuse weakenings of the service's protection that no install has accepted.
+
+    Prints all of them, and returns the order with those to record.
+    """
+    name, weaker = order.profile.name, survey.weakenings
+    for sentence in weaker:
+        warn(sentence)
+    accepted = (
+        _installed_weakenings(session, order, survey) if order.trusted is None else order.trusted
+    )
+    new = [each for each in weaker if each not in accepted]
+    if new and not trust:
+        times = f"{len(new)} ways that were" if len(new) > 1 else "a way that was"
+        raise UserError(
+            f'profile "{name}" weakens the protection of its service in {times} not accepted yet',
+            hint=f"change the profile, or accept all with `servicekit install {name} --trust`",
+        )
+    return replace(order, trusted=weaker)
+
+
+def _installed_weakenings(session: Session, order: Order, survey: Survey) -> tuple[str, ...]:
+    """Return the weakenings of what an older servicekit installed, which recorded none."""
+    name = order.profile.name
+    plan = session.installed_plan(name)
+    user = order.user if plan is None else plan.user
+    profile = session.installed_profile(name)
+    return weakenings(profile, order.places, order.manager, user, survey.host.executable)
 
 
 def _barriers(order: Order, survey: Survey) -> Iterator[str]:
@@ -124,6 +163,7 @@ def refuse_start(
     """Refuse an installed profile that cannot run; record what `anyway` overrules."""
     tree = Tree()
     order = order_of(session, recipe, tree, manager=found.manager.name)
+    order = replace(order, user=installed_account(session, found.manifest))
     if holder := _port_holder(session, found, recipe):
         if not anyway:
             raise UserError(holder, hint="--anyway starts it, to wait for the port")

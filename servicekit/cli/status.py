@@ -132,5 +132,7 @@ def _tell(found: Status, verified: str) -> None:
             print(f"  {label + ':':11} {printable(text)}")
     for sentence in found.overruled:
         print(f"  {'anyway:':11} {printable(sentence)}")
+    for sentence in found.trusted:
+        print(f"  {'trusted:':11} {printable(sentence)}")
     for path in found.drift:
         print(f"  {'drift:':11} {path}")

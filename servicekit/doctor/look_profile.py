@@ -12,6 +12,7 @@ import psutil
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import texts, view
 from servicekit.doctor.asking import after, seen_or_not
+from servicekit.doctor.exposure import exposures
 from servicekit.doctor.look_host import engines
 from servicekit.doctor.view import ProfileView, RefusedProfile
 from servicekit.engines import versions
@@ -77,6 +78,16 @@ class ProfileQuestions:
         self._cut_off = board.ask(about, call(lambda: cut_off(path)))
         state = Path(request.places.state_file(order.profile.name))
         self._bug = board.ask(about, call(lambda: bug_of(state)))
+        own = request.installed.get(order.profile.name)
+        self._trusted = None if own is None else own.trusted
+        self._exposure = then(lambda plan: exposures(plan) if self._is_unit else None)
+
+    @property
+    def _is_unit(self) -> bool:
+        """Whether it is installed as a unit of the system's systemd."""
+        order = self._order
+        system = order.places.scope is Scope.SYSTEM
+        return self._installed and system and order.manager is ManagerName.SYSTEMD
 
     def seen(self, gpu: GpuReading | Unseen) -> ProfileView | RefusedProfile:
         """Return the answers; a profile that cannot be planned counts as refused."""
@@ -104,6 +115,9 @@ class ProfileQuestions:
             interruptions=seen_or_not(self._cut_off),
             gpu=gpu,
             bug=seen_or_not(self._bug),
+            weakenings=survey.weakenings,
+            trusted=self._trusted,
+            exposure=seen_or_not(self._exposure),
         )
 
 

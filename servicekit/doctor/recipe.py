@@ -58,6 +58,28 @@ def engine(subject: ProfileView) -> Answer:
     return ok(subject.plan.host.executable)
 
 
+@CHECKS.add("protection", "protection")
+def protection(subject: ProfileView) -> Answer:
+    """Its service is as protected as the built-in unit, but for what its install accepted."""
+    name = subject.profile.name
+    if not subject.installed:
+        return skip("it is not installed")
+    rated = None if subject.exposure is None else seen(subject.exposure)
+    exposure = "" if rated is None else f"exposure {rated[0]}, built-in unit {rated[1]}"
+    if subject.trusted is None and subject.weakenings:
+        return warn(
+            f"installed before weakenings were recorded: {'; '.join(subject.weakenings)}",
+            f"record them with `servicekit install {name}`",
+        )
+    if subject.trusted:
+        return ok("; ".join(filter(None, (exposure, f"trusted: {'; '.join(subject.trusted)}"))))
+    if rated is None:
+        return ok("no weakenings")
+    if rated[0] > rated[1]:
+        return warn(exposure, f"`systemctl cat {subject.profile.unit}` shows what was added")
+    return ok(exposure)
+
+
 @CHECKS.add("options", "versions, options")
 def options(subject: ProfileView) -> Answer:
     """The installed engine has a version that the profile accepts, and supports its options."""

@@ -175,6 +175,13 @@ class ProfileView:
     interruptions: Mapping[Cause, int] | Unseen
     gpu: GpuReading | Unseen  # the GPUs of the host
     bug: str | Unseen = ""  # the first bug in reporting that the watchdog of its last run met
+    # Weakenings of its service's protection: of the profile, and those that its install accepted
+    # (`None`: not recorded).
+    weakenings: tuple[str, ...] = ()
+    trusted: tuple[str, ...] | None = None
+    # As `systemd-analyze security` rates the installed unit and the built-in one; `None` under
+    # other managers, or where it cannot tell.
+    exposure: tuple[float, float] | Unseen | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

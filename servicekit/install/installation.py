@@ -70,6 +70,8 @@ class Order:
     """Files that profile and settings were read from, with their hashes."""
     overruled: tuple[str, ...] = ()
     """Errors that `--anyway` overruled, one sentence each."""
+    trusted: tuple[str, ...] | None = None
+    """Weakenings that were accepted; `None` where they were not recorded."""
 
 
 def propose(order: Order, tree: Tree) -> Proposal:
@@ -100,6 +102,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
             uuids=order.uuids,
             kv_precision_accepted=profile.kv_precision_accepted,
             overruled=order.overruled,
+            trusted=order.trusted,
         ),
         directories=tuple(directories(places, profile.name, order.manager, order.user)),
         sysusers=next((a.text for a in wanted if a.path.parent == places.sysusers), ""),
@@ -138,7 +141,8 @@ def directories(places: Places, name: str, manager: str, user: str | None) -> It
     """
     if manager == ManagerName.SUPERVISOR:
         # Supervisor opens the log itself; all others are the watchdog's and the engine's.
-        yield Directory(places.logs, 0o755, None)
+        # supervisord gives its logs no mode: what an engine prints is not for everyone.
+        yield Directory(places.logs, 0o750, None)
         yield Directory(places.state / name, 0o755, user)
         yield Directory(places.runtime / name, 0o755, user)
         yield Directory(places.cache, 0o755, user)

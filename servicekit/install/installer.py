@@ -140,6 +140,7 @@ def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest
     """Carry `proposal` out under `turn`, then reload `manager` (`None` for an image)."""
     made_account = ensure_account(proposal.user, proposal.sysusers, turn.tree)
     try:
+        _hand_over(proposal, turn.tree)
         manifest = apply(
             turn,
             proposal.service.name,
@@ -154,6 +155,16 @@ def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest
             accounts.remove(made_account)
         raise
     return manifest or proposal.manifest
+
+
+def _hand_over(proposal: Proposal, tree: Tree) -> None:
+    """Give the account what the service left behind when it ran as root."""
+    ids = None if proposal.user is None else tree.account(proposal.user)
+    if ids is None or tree.is_image or os.geteuid() != 0:
+        return
+    for directory in proposal.directories:
+        if directory.owner is not None:
+            tree.hand_over(directory.path, ids)
 
 
 def removal(

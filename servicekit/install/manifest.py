@@ -85,6 +85,8 @@ class Manifest:
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
     overruled: tuple[str, ...] = ()
     """Errors that `--anyway` overruled, one sentence each."""
+    trusted: tuple[str, ...] | None = None
+    """Weakenings that `--trust` accepted, one sentence each; 0.1.0 did not record them."""
 
     def to_json(self) -> str:
         """Text of the manifest's file."""
@@ -130,6 +132,7 @@ def from_json(text: str, *, where: str) -> Manifest:
             uuids=tuple(data.get("uuids", ())),
             kv_precision_accepted=data.get("kv_precision_accepted"),
             overruled=tuple(map(str, data.get("overruled", ()))),
+            trusted=None if data.get("trusted") is None else tuple(map(str, data["trusted"])),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(

@@ -29,7 +29,8 @@ MOST_LINKS: Final = 40
 SYMLINK: Final = stat.S_IFLNK | 0o777
 """Mode that a symbolic link is recorded with."""
 
-_STEP: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP: Final = os.O_PATH | _DIRECTORY
 
 
 class Tree:
@@ -114,6 +115,11 @@ class Tree:
                 os.fchmod(made, mode)
             finally:
                 os.close(made)
+
+    def hand_over(self, path: PurePosixPath, ids: tuple[int, int]) -> None:
+        """Give a directory of root's, with what root alone can have put there, to an account."""
+        with suppress(FileNotFoundError), self._at(path) as (parent, name):
+            _hand_over(parent, name, ids)
 
     def stage(
         self, path: PurePosixPath, content: bytes, mode: int, ids: tuple[int, int] | None = None
@@ -267,6 +273,24 @@ class Tree:
         finally:
             for descriptor in way:
                 os.close(descriptor)
+
+
+def _hand_over(parent: int, name: str, ids: tuple[int, int]) -> None:
+    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if found.st_uid != 0:
+        return
+    if stat.S_ISDIR(found.st_mode):
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return
+        directory = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=parent)
+        try:
+            for each in os.listdir(directory):  # noqa: PTH208 - of a descriptor
+                _hand_over(directory, each, ids)
+            os.fchown(directory, *ids)
+        finally:
+            os.close(directory)
+    elif found.st_nlink == 1:  # another name of the file may be where the account cannot go
+        os.chown(name, *ids, dir_fd=parent, follow_symlinks=False)
 
 
 def _target(name: str, directory: int) -> str:

@@ -24,6 +24,11 @@ def exists(name: str) -> bool:
     return True
 
 
+def can_create() -> bool:
+    """Whether `create` can make an account without systemd; asked by any account, so by path."""
+    return shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin") is not None
+
+
 def create(name: str, sysusers: str) -> None:
     """Create the account `name`, without a login.
 

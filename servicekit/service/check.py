@@ -13,7 +13,6 @@ from servicekit.engines.options.known_issues import check_known, in_range
 from servicekit.engines.options.parser import Level, Remark, check_flags, read_argv, release
 from servicekit.profiles.rules import kv_below_fp8
 from servicekit.profiles.vocabulary import EngineName
-from servicekit.service.weakenings import weakenings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -122,7 +121,6 @@ def check(
         *check_unheeded(profile),
         *check_precision(profile),
         *check_gpu_names(profile),
-        *weakenings(profile),
         *host,
     ]
     return Report(

@@ -39,6 +39,8 @@ class Survey:
     """What is there and its account cannot use, one sentence each, decided by modes."""
     warnings: tuple[str, ...] = ()
     """What will probably keep it from working, one sentence each, with what would do."""
+    weakenings: tuple[str, ...] = ()
+    """What makes it less protected than the built-in unit, one sentence each."""
 
 
 def survey(
@@ -77,7 +79,7 @@ def survey(
         rivals=excluded,
     )
     barred: list[str] = []
-    warnings = [f"{each.where}: {each.message}" for each in weakenings(profile)]
+    warnings = []
     if not _below(root, command[0]).exists():
         warnings.append(f'the image has no "{command[0]}", by which its services run servicekit')
     if root == Path("/"):
@@ -86,7 +88,9 @@ def survey(
         barred += barriers(needs, user, hidden_of(profile, host, manager))
     if manager is ManagerName.SYSTEMD and places.scope is Scope.USER and root == Path("/"):
         warnings += list(ends_with_session())
-    return Survey(host, tuple(missing), tuple(barred), tuple(warnings))
+    here = host.executable if root == Path("/") else ""
+    weaker = weakenings(profile, places, manager, user, here)
+    return Survey(host, tuple(missing), tuple(barred), tuple(warnings), weaker)
 
 
 def own_command() -> tuple[str, ...]:

@@ -160,6 +160,8 @@ def _system(profile: Profile) -> Iterator[Directive]:
         yield Directive("IPAddressAllow", ("localhost",), "Clients on this host, and the probe.")
     yield Directive("CapabilityBoundingSet", ("",), "No part of root's power.")
     yield Directive("ProtectSystem", ("strict",), "Read-only, but for its own directories.")
+    # systemd 252 leaves /run writable beside ProtectKernelTunables=.
+    yield Directive("ReadOnlyPaths", ("/run",), "The same for /run, which strict may leave out.")
     home = "yes" if profile.service.home == "hidden" else profile.service.home
     yield Directive("ProtectHome", (home,), "People's files are none of its business.")
     yield Directive("PrivateTmp", ("yes",), "Its own /tmp, removed when it stops.")

@@ -138,7 +138,7 @@ def propose(files: TunnelFiles, tree: Tree, *, force: bool = False) -> Proposal:
         _refuse_taken(tunnel, "profile", beside.profiles)
         _refuse_taken(tunnel, "tunnel", beside.tunnels)
     # Supervisor opens the log itself; the state's directory is made where it is written.
-    logs = [Directory(places.logs, 0o755, None)]
+    logs = [Directory(places.logs, 0o750, None)]
     proposed = Proposal(
         service=service,
         user=files.user,

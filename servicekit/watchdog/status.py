@@ -88,6 +88,8 @@ class Status:
     """Seconds in that state; `None` if only the wall clock is known."""
     overruled: tuple[str, ...] = ()
     """Errors that `--anyway` overruled at the last install or start."""
+    trusted: tuple[str, ...] = ()
+    """Weakenings of the service's protection that its install accepted."""
     outdated: str = ""
     """How profile or settings differ from what is installed, in one sentence; empty if not."""
     servicekit: str | None = None
@@ -156,6 +158,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         kv_precision_accepted=manifest.kv_precision_accepted,
         pool_drift=pool_drift(manifest.kv_tokens, status.context["physical"]),
         overruled=manifest.overruled,
+        trusted=manifest.trusted or (),
     )
 
 

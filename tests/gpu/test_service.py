@@ -139,8 +139,8 @@ class Service:
         self.name = name
         self.unit = f"servicekit-{name}.service"
         machine.write(f"/etc/servicekit/profiles.d/{name}.toml", tomli_w.dumps(profile(**changes)))
-        said = machine.run("servicekit", "install", name, "--no-enable")
-        show(f"servicekit install {name} --no-enable", said.stdout + said.stderr)
+        said = machine.run("servicekit", "install", name, "--no-enable", "--trust")
+        show(f"servicekit install {name} --no-enable --trust", said.stdout + said.stderr)
 
     def add(self, text: str) -> None:
         """Add to the unit, as an administrator does."""

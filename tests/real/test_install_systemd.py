@@ -139,7 +139,10 @@ def test_a_model_that_loads_for_long_does_not_hold_the_boot(
 
 
 def test_an_engine_in_a_home_runs_where_the_profile_opens_homes(fresh_machine: Machine) -> None:
-    """Hidden, it is named with what would do; with home = "read-only" it serves from there."""
+    """Hidden, it is named with what would do; with home = "read-only" it serves from there.
+
+    Ada can replace it, so the install needs --trust.
+    """
     machine = fresh_machine
     machine.boot()
     machine.run("useradd", "--create-home", "ada")
@@ -149,15 +152,23 @@ def test_an_engine_in_a_home_runs_where_the_profile_opens_homes(fresh_machine: M
     machine.write("/etc/servicekit/servicekit.toml", 'allow = ["home"]\n')
     profile = f'extends = "demo"\nexecutable = "{engine}"\n'
     machine.write("/etc/servicekit/profiles.d/home.toml", profile)
-    (line,) = machine.run("servicekit", "install", "home").stderr.splitlines()
-    assert line == (
+    hidden, replaceable = machine.run(
+        "servicekit", "install", "home", "--trust"
+    ).stderr.splitlines()
+    assert replaceable == (
+        'servicekit: warning: executable: "ada" can change what the engine runs, in "/home/ada"'
+    )
+    assert hidden == (
         f'servicekit: warning: "{engine}" is below /home, which the unit hides; '
         'move it, to /opt say, or set service.home = "read-only" in the profile'
     )
     opened = f'{profile}[service]\nhome = "read-only"\n'
     machine.write("/etc/servicekit/profiles.d/home.toml", opened)
-    done = machine.run("servicekit", "install", "home", "--now", limit=READY_LIMIT)
-    assert done.stderr == ""
+    done = machine.run("servicekit", "install", "home", "--trust", "--now", limit=READY_LIMIT)
+    assert done.stderr.splitlines() == [
+        "servicekit: warning: service.home: the engine can read the files of all users",
+        replaceable,
+    ]
     assert "home: ready after" in done.stdout
 
 

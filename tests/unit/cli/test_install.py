@@ -170,6 +170,18 @@ def test_settings_that_the_service_would_not_have_are_refused(tmp_path: Path) ->
     assert text.startswith("servicekit: SERVICEKIT_ROOT is set for this command only")
 
 
+def test_under_supervisor_the_engine_has_an_account_where_the_image_has_it(image: Path) -> None:
+    """Otherwise it runs as root, as the install says; an image gets no account."""
+    program = image / "etc/supervisor/conf.d/servicekit-demo.conf"
+    words = ("install", "demo", "--manager", "supervisor", "--root", image)
+    assert "the engine runs as supervisord's account, usually root" in invoke(*words).err
+    assert "\nuser=" not in program.read_text()
+    with (image / "etc/passwd").open("a") as accounts:
+        accounts.write("servicekit:x:998:998::/:/bin/false\n")
+    assert "supervisord's account" not in invoke(*words).err
+    assert "\nuser=servicekit\n" in program.read_text()
+
+
 def test_another_manager_is_refused_before_anything_is_removed(image: Path) -> None:
     """What is installed for one manager is not moved to another in passing."""
     install(image)

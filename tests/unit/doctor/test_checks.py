@@ -76,7 +76,7 @@ def test_where_all_is_well_every_check_says_so() -> None:
         "lingering": "system services do not depend on logins"
     }
     assert native.verdict is CheckStatus.OK
-    assert native.summary == "24 ok, 1 skipped"
+    assert native.summary == "25 ok, 1 skipped"
     under_wsl = examine(host(wsl=wsl()))
     assert under_wsl.verdict is CheckStatus.OK
 
@@ -304,6 +304,19 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
          'the model "/m" does not exist; install it where the service'),
         ("engine", {"obstacles": ('"/root/x" is below /root, which the unit hides; move it',)},
          "warn", '"/root/x" is below /root, which the unit hides; move it'),
+        # what the profile takes from the protection of its service
+        ("protection", {"installed": False}, "skip", "it is not installed"),
+        ("protection", {}, "ok", "no weakenings"),
+        ("protection", {"exposure": (1.9, 1.9)}, "ok", "exposure 1.9, built-in unit 1.9"),
+        ("protection", {"exposure": (4.2, 1.9)}, "warn",
+         "exposure 4.2, built-in unit 1.9; `systemctl cat servicekit-balanced` shows what was"),
+        ("protection", {"exposure": (6.6, 1.9), "trusted": ("service.user: as root",)}, "ok",
+         "exposure 6.6, built-in unit 1.9; trusted: service.user: as root"),
+        ("protection", {"trusted": ("service.user: as root",)}, "ok",
+         "trusted: service.user: as root"),
+        ("protection", {"weakenings": ("service.user: as root",)}, "warn",
+         "service.user: as root; record them with `servicekit install balanced`"),
+        ("protection", {"exposure": NOT_SEEN}, "skip", "only root"),
         # versions and options
         ("options", {}, "ok", "sglang 0.5.23 supports all"),
         ("options", {"engine": InstalledEngine()}, "skip", "does not report its version"),
