@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from servicekit.places import system_places
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -211,6 +213,31 @@ def test_the_engines_program_is_asked_without_roots_rights(machine: Machine) -> 
     assert set(text.splitlines()) >= {account, "NoNewPrivs:\t1", "CapEff:\t0000000000000000"}
     assert "hush" not in text
     assert not machine.run("pgrep", "-f", "/opt/wild", check=False).stdout
+
+
+def test_an_alert_is_sent_by_an_account_of_its_own(machine: Machine) -> None:
+    """The alert command gets what `status` reads, in a sandbox not as the engine's account."""
+    alert = "servicekit-alert@servicekit-wild.service"
+    settings = "/etc/servicekit/servicekit.toml"
+    kept = machine.path(settings).read_text()
+    machine.write("/opt/page", "#!/bin/sh\nid -u\ncat\n", 0o755)
+    machine.write(settings, f'{kept}alert_command = ["/opt/page"]\n')
+    plan = machine.path(system_places().plan("wild"))
+    sound = plan.read_text()
+    plan.write_text("{")
+    machine.run("systemctl", "start", "servicekit-wild", check=False)
+    machine.wait_until(
+        lambda: machine.show(alert, "ExecMainExitTimestampMonotonic") != "0", LIMIT, "it was sent"
+    )
+    plan.write_text(sound)
+    lines = machine.messages(alert)
+    assert machine.show(alert, "Result") == "success", "\n".join(lines)
+    (uid,) = (line for line in lines if line.isdigit())
+    (sent,) = (line for line in lines if line.startswith("{"))
+    fields = json.loads(sent)
+    assert fields["profile"] == "wild"
+    assert uid not in {"0", machine.run("id", "-u", "servicekit").stdout.strip()}
+    machine.write(settings, kept)
 
 
 def test_one_broken_history_does_not_hide_the_others(machine: Machine) -> None:
