@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 """Ticks per second of start times and CPU times."""
-OVERFLOW: Final = 65534  # id of every account that a user namespace does not map
 READ_LIMIT: Final = 0.5
 """Seconds that the memory of one process may take to be read; a healthy one takes microseconds."""
 COMMAND_LENGTH: Final = 120
@@ -222,12 +221,7 @@ def user(pid: int) -> str:
 
 
 def account(uid: int) -> str:
-    """Name an account; its number where it has no name.
-
-    In a user namespace, as a service has one, the kernel shows all others as the same id.
-    """
-    if uid == OVERFLOW:
-        return "another account"
+    """Name an account; its number where it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

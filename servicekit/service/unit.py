@@ -172,11 +172,7 @@ def _system(profile: Profile) -> Iterator[Directive]:
     )
     yield Directive("RemoveIPC", ("yes",), "The same for System V shared memory.")
     yield Directive("PrivateIPC", ("yes",), "No System V memory or queue of another service.")
-    yield Directive(
-        "PrivateUsers",
-        ("yes",),
-        "Services of one account cannot read each other's memory, environment or open files.",
-    )
+    yield Directive("PrivateMounts", ("yes",), "What it mounts, the host does not see.")
     yield Directive("ProtectKernelTunables", ("yes",), "Settings of the kernel are read-only.")
     yield Directive("ProtectKernelModules", ("yes",), "It loads no kernel module.")
     yield Directive("ProtectKernelLogs", ("yes",), "It reads no kernel log.")
