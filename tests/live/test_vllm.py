@@ -124,7 +124,7 @@ def test_the_gates_and_a_benchmark_run(live: Live, report: Report) -> None:
     assert outcomes["wall"] == "pass"
     assert outcomes["tools"] == "skip"
     done = live.verb("bench", "--suite", "small", "--anyway", limit=900)
-    assert "tok/s" in done.stdout
+    assert "tokens/s" in done.stdout
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.title)

@@ -60,7 +60,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     assert why["tools"] == "the model's chat template does not support tools"
     assert why["vision"] == "the model reads text only"
     assert why["wall"] == "256 tokens: HTTP 400, and the next request is answered"
-    assert why["stability"].startswith("10 equal answers, 2 requests at once in between")
+    assert why["stability"].startswith("10 equal answers, 2 parallel requests in between")
     assert told == kept(host)[0]
     status = host.told("status", "here")
     assert (status["state"], status["verified"]) == ("stopped", "verified")
@@ -133,7 +133,7 @@ def test_an_interrupt_keeps_what_was_done(
     asking.send_signal(number)
     out, err = asking.communicate(timeout=LIMIT)
     assert asking.returncode == 130, err
-    assert "interrupted: 1 of 2 gates were asked" in err
+    assert "interrupted: 1 of 2 gates ended" in err
     assert "3 known answers" in out
     (told,) = kept(host)
     assert outcomes(told) == {"text": "pass"}
@@ -141,7 +141,7 @@ def test_an_interrupt_keeps_what_was_done(
     status = host.told("status", "here")
     assert status["verified"] == "not verified"
     assert status["state"] == ("ready" if runs else "stopped")
-    assert ("is stopped again" in err) is not runs
+    assert ("it was not running before" in err) is not runs
 
 
 @pytest.mark.systemd
