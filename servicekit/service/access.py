@@ -228,10 +228,16 @@ def way(path: Path) -> tuple[Path, ...]:
 
 
 def only_root_changes(directory: Path) -> bool:
-    """Whether root alone can write `directory` and all that opening it passes."""
+    """Whether root alone can write `directory` and replace what opening it passes.
+
+    On the way, a sticky directory such as /tmp may be open to all: nobody else can replace root's
+    entries in it.
+    """
     for step in (*way(directory), directory):
         found = step.stat()
-        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sticky = found.st_mode & stat.S_ISVTX and step != directory
+        if found.st_uid != 0 or (shared and not sticky):
             return False
     return True
 

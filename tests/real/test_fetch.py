@@ -96,7 +96,7 @@ def test_control_c_leaves_what_the_next_fetch_goes_on_from(site: Site) -> None:
     out, err = process.communicate(timeout=LIMIT)
     assert (process.returncode, out) == (130, b"")
     assert err.decode().splitlines()[-1] == (
-        "servicekit: what is here stays: `servicekit --user fetch x` goes on from there"
+        "servicekit: the files so far are kept: `servicekit --user fetch x` resumes"
     )
     begun = partial.stat().st_size
     assert begun >= 1 << 20
