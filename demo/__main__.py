@@ -25,6 +25,7 @@ import time
 import urllib.request
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -114,8 +115,11 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if show else None,
             text=True,
+            # A group of its own, so that what the shell started ends with it.
+            process_group=0,
         ) as process:
-            alarm = threading.Timer(STEP_LIMIT, process.kill)
+            end = partial(os.killpg, process.pid, signal.SIGKILL)
+            alarm = threading.Timer(STEP_LIMIT, end)
             alarm.start()
             try:
                 for line in process.stdout or ():
@@ -123,7 +127,7 @@ class Demo:
                     if show:
                         print(line, end="", flush=True)
             except BaseException:
-                process.kill()
+                end()
                 raise
             finally:
                 alarm.cancel()
