@@ -188,6 +188,7 @@ def test_json_has_every_promised_field() -> None:
         "reasons": [],
         "drift": [],
         "overruled": [],
+        "trusted": [],
     }
     assert asdict(conclude("x", None, None, ())) == told
 
