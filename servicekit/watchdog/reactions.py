@@ -61,6 +61,8 @@ LINGER: Final = 1.0
 IDLE_LIMIT: Final = 1.0
 # For how long after a completion was sent an engine may spin although nobody works on it.
 SPIN_LIMIT: Final = 3.0
+# An engine that ends takes its processes along, and their deaths may be seen first.
+LOST_TOGETHER: Final = 0.1
 # How long an engine that lost a process must answer nothing, its counters standing still.
 LOST_LIMIT: Final = 1.0
 # How soon after a process of it an engine ends because of that: SGLang takes 6 s to notice.
@@ -110,7 +112,7 @@ def engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[
         return memory, ()
     fault: Fault | None = event.fault
     lost, weak = memory.lost, event.fault.cause in {Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}
-    if lost and weak and event.at <= lost.at + LOST_LATELY:
+    if lost and weak and LOST_TOGETHER < event.at - lost.at <= LOST_LATELY:
         fault = _because_lost(lost, f"then {event.fault.sentence}")
     fault = None if memory.end.stop else ending.after_suspend(memory, fault)
     return ending.settle(policy, replace(memory, alive=False), event.at, fault)
