@@ -69,7 +69,7 @@ test: check
 	@cat $(LOG)
 
 machines: $(VENV)/dev
-	@MAKEFLAGS= $(BIN)/pytest tests/real tests/faults tests/gpu
+	@MAKEFLAGS= $(BIN)/pytest tests/real tests/hostile tests/faults tests/gpu
 
 units: $(VENV)/dev
 	@mkdir -p $(dir $(LOG))

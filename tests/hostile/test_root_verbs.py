@@ -215,6 +215,7 @@ def test_the_engines_program_is_asked_without_roots_rights(machine: Machine) -> 
     assert not machine.run("pgrep", "-f", "/opt/wild", check=False).stdout
 
 
+@pytest.mark.parametrize("manager", ["systemd"], indirect=True)
 def test_an_alert_is_sent_by_an_account_of_its_own(machine: Machine) -> None:
     """The alert command gets what `status` reads, in a sandbox not as the engine's account."""
     alert = "servicekit-alert@servicekit-wild.service"
