@@ -141,6 +141,8 @@ class Memory:
     """What makes it degraded, oldest first."""
     lost: WorkerExited | None = None
     """The process whose death made it degraded last, be it now or before it answered again."""
+    first_lost: WorkerExited | None = None
+    """The first of the engine's processes that died lately, whether or not it answered since."""
     suspended: str = ""
     """The suspend of the machine, in words, since which the engine has not answered."""
     end: End = End()

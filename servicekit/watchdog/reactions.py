@@ -111,7 +111,7 @@ def engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[
     if not memory.alive or memory.phase is RunPhase.SETTLING:
         return memory, ()
     fault: Fault | None = event.fault
-    lost, weak = memory.lost, event.fault.cause in {Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}
+    lost, weak = memory.first_lost, event.fault.cause in {Cause.ENGINE_EXIT, Cause.ENGINE_SIGNAL}
     if lost and weak and LOST_TOGETHER < event.at - lost.at <= LOST_LATELY:
         fault = _because_lost(lost, f"then {event.fault.sentence}")
     fault = None if memory.end.stop else ending.after_suspend(memory, fault)
@@ -120,9 +120,12 @@ def engine_exited(policy: Policy, memory: Memory, event: EngineExited) -> tuple[
 
 def worker_exited(memory: Memory, event: WorkerExited) -> tuple[Memory, Actions]:
     """Degrade at once, and probe at once: an engine may well replace a worker by itself."""
+    # The first death is the cause: an engine may answer once more before it ends its other workers.
+    first = memory.first_lost
     memory = replace(
         memory,
         lost=memory.lost if memory.holds(Reason.WORKER_DIED) else event,
+        first_lost=first if first and event.at - first.at <= LOST_LATELY else event,
         probe=replace(memory.probe, running=False, next_at=event.at),
     )
     memory = set_condition(memory, Reason.WORKER_DIED, event.at, event.fault.sentence)

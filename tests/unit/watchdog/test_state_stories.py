@@ -208,6 +208,17 @@ def test_an_engine_that_ends_without_its_worker_ended_because_of_that() -> None:
     assert run.memory.end.fault.cause is Cause.CUDA_OOM
 
 
+def test_the_first_dead_worker_is_blamed_though_the_engine_answered_once_more() -> None:
+    """SGLang may answer between the death of a worker and the end of the others and itself."""
+    run = ready()
+    other = WorkerExited(20.59, Fault(Cause.WORKER_DIED, "pid 4713 (detokenizer) died"))
+    run.replay(DIED, ProbePassed(20.1, FULL), other)
+    run.replay(EngineExited(20.6, Fault(Cause.ENGINE_SIGNAL, "died by SIGKILL")))
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.WORKER_DIED
+    assert run.memory.end.fault.sentence == "pid 4712 (core) died; then died by SIGKILL"
+
+
 def stopped_with(*looks: tuple[float, float, bool]) -> Run:
     """Stop a run at 20 s; each look is a time, the CPU time so far, and whether it is alone."""
     run = ready()
