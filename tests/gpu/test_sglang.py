@@ -12,12 +12,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import Fault, Live, Report, show
-from machines.systemd import TESTS_INSIDE, Machine, why_not
+from live.service import TINY, Fault, Live, Report, on_gpu, show, vram
 from machines.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.gpu, pytest.mark.live, pytest.mark.timeout(580)]
 
 PROGRAM: Final = os.environ.get("LIVE_SGLANG", "")
-MODEL: Final = "/opt/live/tiny"
 NAME: Final = "livesgl"
 PORT: Final = 18020
 START_LIMIT: Final = 300.0
@@ -36,7 +33,7 @@ RECIPE: Final[dict[str, Any]] = {
     "summary": "a tiny random Qwen3 on SGLang",
     "engine": "sglang",
     "executable": PROGRAM,
-    "model": MODEL,
+    "model": TINY,
     "served_name": "tiny",
     "port": PORT,
     "gpus": ["0"],
@@ -71,18 +68,6 @@ FAULTS: Final = (
 )
 
 
-def vram() -> int:
-    """MiB in use on the first GPU."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
-    finally:
-        pynvml.nvmlShutdown()
-
-
 @pytest.fixture(scope="module")
 def report() -> Iterator[Report]:
     """Collect the rows of this run, and write them at its end."""
@@ -94,23 +79,8 @@ def report() -> Iterator[Report]:
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
     """Install the profile on a booted machine."""
-    if reason := why_not():
-        pytest.skip(reason)
-    if not PROGRAM:
-        pytest.skip("needs SGLang: LIVE_SGLANG names its program")
-    machine = Machine()
-    try:
-        machine.boot()
-        machine.run("useradd", "--system", "--no-create-home", "servicekit")
-        python = str(Path(PROGRAM).with_name("python3"))
-        machine.run("mkdir", "-p", MODEL)
-        machine.run(python, str(TESTS_INSIDE / "gpu/tiny.py"), MODEL, limit=120)
-        live = Live(machine, NAME, RECIPE, roles=ROLES, start_limit=START_LIMIT, vram=vram)
-        live.write()
+    with on_gpu(NAME, RECIPE, roles=ROLES, start_limit=START_LIMIT) as live:
         yield live
-        live.verb("uninstall", "--purge", check=False)
-    finally:
-        machine.remove()
 
 
 def test_check_and_plan_know_this_engine(live: Live) -> None:

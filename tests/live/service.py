@@ -1,7 +1,7 @@
 """A real engine as an installed service on a booted machine, and what each fault of it led to.
 
-`tests/live/test_vllm.py` and `tests/gpu/test_sglang.py` share it. Each finished fault becomes a row
-of a report; `docs/live.md` is made of these rows (`LIVE_REPORT=FILE` writes them).
+The suites of `tests/live` and `tests/gpu` share it. Each finished fault becomes a row of a report;
+`docs/live.md` is made of these rows (`LIVE_REPORT=FILE` writes them).
 """
 
 from __future__ import annotations
@@ -10,19 +10,22 @@ import json
 import os
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import pytest
 import tomli_w
+from machines.systemd import TESTS_INSIDE, Machine, why_not
 from machines.waiting import wait_until
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from machines.systemd import Machine
-
+TINY: Final = "/opt/live/tiny"
+"""Where a machine with a GPU has the small random model."""
 HEADINGS: Final = ("engine", "fault", "noticed", "cause", "new engine", "ready again", "VRAM back")
 
 
@@ -297,3 +300,40 @@ class Live:
             vram, baseline = self._vram, self.baseline
             wait_until(lambda: vram() <= baseline + 128, 30, "the GPU's memory is back")
         return took
+
+
+def vram() -> int:
+    """MiB in use on the first GPU."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) >> 20
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@contextmanager
+def on_gpu(
+    name: str, recipe: Mapping[str, Any], *, roles: Mapping[str, str], start_limit: float
+) -> Iterator[Live]:
+    """Boot a machine with the small model and the profile; skip where there is no such engine."""
+    if reason := why_not():
+        pytest.skip(reason)
+    if not recipe["executable"]:
+        engine = recipe["engine"]
+        pytest.skip(f"needs {engine}: LIVE_{engine.upper()} names its program")
+    machine = Machine()
+    try:
+        machine.boot()
+        machine.run("useradd", "--system", "--no-create-home", "servicekit")
+        python = str(Path(recipe["executable"]).with_name("python3"))
+        machine.run("mkdir", "-p", TINY)
+        machine.run(python, str(TESTS_INSIDE / "gpu/tiny.py"), TINY, limit=120)
+        live = Live(machine, name, recipe, roles=roles, start_limit=start_limit, vram=vram)
+        live.write()
+        yield live
+        live.verb("uninstall", "--purge", check=False)
+    finally:
+        machine.remove()
