@@ -1,4 +1,4 @@
-"""A fast restart under Supervisor.
+"""What a watchdog asks supervisord: for a fast restart, and whether it missed a SIGTERM.
 
 supervisord polls its programs once a second, notices an exit at one poll and restarts at the next.
 Two things wake it earlier: the end of a program's output, and a request.
@@ -36,6 +36,23 @@ def hasten(places: Places, environment: Mapping[str, str]) -> None:
         finally:
             os._exit(0)
     os.close(ourselves)
+
+
+def lost_stop(places: Places, environment: Mapping[str, str]) -> bool:
+    """Return whether supervisord is ending us; false where it cannot be asked.
+
+    Its SIGTERM is lost if it comes between its fork and its exec: Python's handler runs in the
+    child, and nothing is pending afterwards. To be asked once, when SIGTERM is received as it
+    should be.
+    """
+    from servicekit.errors import UserError
+    from servicekit.managers.supervisor import Supervisor
+
+    url, unit = environment.get(SERVER_URL), environment.get("SUPERVISOR_PROCESS_NAME", "")
+    try:
+        return bool(url) and Supervisor(places, str(url)).stops(unit, os.getpid())
+    except UserError:
+        return False  # only root may use the socket
 
 
 def _ask_at_the_end(places: Places, url: str, of: int) -> None:

@@ -32,7 +32,12 @@ if TYPE_CHECKING:
 ANSWER_LIMIT: Final = 20.0
 POLL: Final = 0.05
 
+# Seconds after which a program that still stops gets its SIGTERM again: supervisord loses one that
+# it sends between its fork and its exec.
+TERM_AGAIN: Final = 3.0
+
 # Faults, as supervisor.xmlrpc.Faults numbers them.
+SHUTDOWN_STATE: Final = 6
 BAD_NAME: Final = 10
 NOT_RUNNING: Final = 70
 ALREADY_STARTED: Final = 60
@@ -89,8 +94,8 @@ class Supervisor:
 
     name: Final = ManagerName.SUPERVISOR
 
-    def __init__(self, places: Places, url: str) -> None:
-        self._places = places
+    def __init__(self, places: Places, url: str, *, term_again: float = TERM_AGAIN) -> None:
+        self._places, self._term_again = places, term_again
         parts = urlsplit(url)
         credentials, _, host = parts.netloc.rpartition("@")
         self._where = parts.path if parts.scheme == "unix" else f"{parts.scheme}://{host}"
@@ -136,16 +141,30 @@ class Supervisor:
 
     def stop(self, unit: str, *, limit: float) -> None:
         """Stop and wait; a program that is unknown or not running counts as stopped."""
-        deadline = time.monotonic() + limit
+        began = time.monotonic()
+        again = False
         while self._look(unit).is_up:
             # Repeated: a program between two starts is "not running" for an instant.
-            self._call("stopProcess", unit, _WAIT, unless=frozenset({NOT_RUNNING, BAD_NAME}))
-            if time.monotonic() > deadline:
+            gone = frozenset({NOT_RUNNING, BAD_NAME})
+            self._call("stopProcess", unit, _WAIT, unless=gone)
+            passed = time.monotonic() - began
+            if not again and passed > self._term_again:
+                again = True
+                self._call("signalProcess", unit, "TERM", unless=gone)
+            if passed > limit:
                 raise UserError(
                     f'Supervisor did not stop "{unit}" within {limit:g} s',
                     hint="see its log: `servicekit logs`",
                 )
             time.sleep(POLL)
+
+    def stops(self, unit: str, pid: int) -> bool:
+        """Return whether supervisord is ending `pid`, which is `unit`'s, or itself with it all."""
+        known = self._call("getAllProcessInfo", unless=frozenset({SHUTDOWN_STATE}))
+        return known is None or any(
+            (info["name"], info["pid"], info["statename"]) == (unit, pid, "STOPPING")
+            for info in known
+        )
 
     def look(self, units: Sequence[str]) -> dict[str, Seen]:
         if not units:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from contextlib import AsyncExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -19,9 +19,10 @@ from servicekit import __version__
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
-from servicekit.host import cgroups, procfs
+from servicekit.host import bounded, cgroups, procfs
 from servicekit.host.shared_memory import SharedMemory
 from servicekit.log import Priority, open_events
+from servicekit.managers.haste import lost_stop
 from servicekit.places import Scope
 from servicekit.profiles import credentials
 from servicekit.watchdog import clock, evidence, history, ledger
@@ -171,6 +172,7 @@ class Watchdog:
                 self._watch_vram(),
                 self._watch_gpu(),
                 self._watch_waiting(),
+                self._ask_supervisord(),
             )
         ]
         try:
@@ -404,6 +406,17 @@ class Watchdog:
         down = await evidence.going_down(user_manager=self._places.scope is Scope.USER)
         cause = down or Cause.STOP_REQUESTED
         self._loop.post(StopRequested(time.monotonic(), cause, f"requested by {received.named}"))
+
+    async def _ask_supervisord(self) -> None:
+        """Stop if supervisord sent a SIGTERM before it executed us, which loses it.
+
+        It would kill us in the end, and leave the engine.
+        """
+        if "SUPERVISOR_ENABLED" in os.environ and await bounded.call(
+            partial(lost_stop, self._places, os.environ)
+        ):
+            sentence = "requested by supervisord before the watchdog began"
+            self._loop.post(StopRequested(time.monotonic(), Cause.STOP_REQUESTED, sentence))
 
     async def _watch_loading(self) -> None:
         """Look now and then for signs that a loading engine gets on."""

@@ -149,12 +149,13 @@ def test_whoever_interrupts_it_finds_nothing_left(
         _, said = running.communicate(timeout=LIMIT)
     assert (running.returncode, said) == (130, "demo: interrupted\n")
     assert not list(home.iterdir())
-    left = [process for process in psutil.process_iter(["environ"]) if _knows(process, home)]
+    about = ["pid", "ppid", "status", "create_time", "cmdline"]
+    left = [
+        {key: process.info[key] for key in about}
+        for process in psutil.process_iter([*about, "environ"])
+        if str(home) in str(process.info["environ"])
+    ]
     assert left == []
-
-
-def _knows(process: psutil.Process, home: Path) -> bool:
-    return str(home) in str(process.info["environ"])
 
 
 @pytest.mark.parametrize(

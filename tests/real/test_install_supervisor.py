@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from machines.waiting import wait_until
 
@@ -157,6 +158,55 @@ def test_quick_faults_are_neither_fatal_nor_a_tight_loop(host: Host, free_port: 
     assert host.status()["state"] == "failed"
     assert host.run("diagnose", "here").startswith("cause: ")
     host.run("uninstall", "here", "--purge")
+
+
+SLOW_EXEC = """
+import os, time
+from pathlib import Path
+from supervisor.rpcinterface import make_main_rpcinterface
+
+def wait():
+    while not Path({go!r}).exists():
+        time.sleep(0.01)
+
+def make(supervisord, **_):
+    os.register_at_fork(after_in_child=wait)
+    return make_main_rpcinterface(supervisord)
+"""
+
+
+def test_a_stop_between_fork_and_exec_leaves_no_engine(host: Host, free_port: int) -> None:
+    """A SIGTERM that supervisord loses before it executes the watchdog still stops the service.
+
+    Python's handler takes it in supervisord's child. Without it the watchdog would run until
+    supervisord kills it, and its engine would be left.
+    """
+    go, supervisord = host.home / "go", host.supervisord
+    hangs = host.home / "hangs"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    host.profile(f'extends = "demo"\nport = {free_port}\nexecutable = "{hangs}"\n')
+    host.run("install", "here", "--anyway")
+    supervisord.stop()
+    (host.home / "slow_exec.py").write_text(SLOW_EXEC.format(go=str(go)))
+    factory = "supervisor.rpcinterface_factory=slow_exec:make"
+    (supervisord.include / "slow.conf").write_text(f"[rpcinterface:slow]\n{factory}\n")
+    supervisord.start({"PYTHONPATH": str(host.home)})
+    supervisord.ctl("start", "servicekit-here")
+    wait_until(lambda: "spawned: 'servicekit-here'" in supervisord.log(), READY_LIMIT, "a fork")
+    os.kill(supervisord.pid, signal.SIGTERM)
+    dying = "waiting for servicekit-here to die"
+    wait_until(lambda: dying in supervisord.log(), READY_LIMIT, "supervisord sent SIGTERM")
+    go.touch()
+    ended = "stopped: servicekit-here (exit status 0)"
+    wait_until(lambda: ended in supervisord.log(), READY_LIMIT, "the watchdog stopped")
+    assert "with SIGKILL" not in supervisord.log()
+    left = [
+        process
+        for process in psutil.process_iter(["environ"])
+        if str(host.home) in (process.info["environ"] or {}).get("SERVICEKIT_RUN", "")
+    ]
+    assert left == []
 
 
 def test_who_is_named_is_told_once_of_each_failure(host: Host, free_port: int) -> None:

@@ -1,4 +1,4 @@
-"""A watchdog that asks to be started again has its supervisord look at once."""
+"""A watchdog asks its supervisord for a fast restart, and whether it missed a SIGTERM."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from machines.waiting import wait_until
 from unit.managers.fake_supervisord import FakeSupervisord
 
 from servicekit.host.procfs import children, snapshot
+from servicekit.managers.haste import lost_stop
+from servicekit.places import system_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,3 +66,13 @@ def test_without_a_supervisord_nothing_is_said(variables: dict[str, str]) -> Non
     """Under another manager, or where the socket is not ours to use, all ends quietly."""
     done, _ = program(**variables).communicate(timeout=LIMIT)
     assert done == "lives\n"
+
+
+def test_a_stop_ordered_before_we_were_executed_is_seen(supervisord: FakeSupervisord) -> None:
+    """Our own program's state says that we are to stop; without an answer we are not."""
+    supervisord.program("servicekit-x", "STOPPING")
+    url = {"SUPERVISOR_SERVER_URL": f"unix://{supervisord.path}"}
+    assert lost_stop(system_places(), url | {"SUPERVISOR_PROCESS_NAME": "servicekit-x"})
+    assert not lost_stop(system_places(), url | {"SUPERVISOR_PROCESS_NAME": "servicekit-y"})
+    assert not lost_stop(system_places(), {"SUPERVISOR_SERVER_URL": "unix:///nowhere/s.sock"})
+    assert not lost_stop(system_places(), {})

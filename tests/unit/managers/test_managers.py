@@ -322,6 +322,37 @@ def test_a_stop_is_repeated_for_a_program_between_two_lives(supervisord: FakeSup
     assert supervisord.calls == ["stopProcess servicekit-x False"] * 3
 
 
+def test_a_slow_stop_gets_its_sigterm_once_more(supervisord: FakeSupervisord) -> None:
+    """The first SIGTERM may be lost, so a stop that takes long sends one more, and no third."""
+    supervisord.program("servicekit-x", "RUNNING")
+    supervisord.while_stopping = ["RUNNING", "STOPPING", "STOPPING", "STOPPED"]
+    url = f"unix://{supervisord.path}"
+    Supervisor(system_places(), url, term_again=0.0).stop("servicekit-x", limit=10)
+    assert supervisord.calls == [
+        "stopProcess servicekit-x False",
+        "signalProcess servicekit-x TERM",
+        *["stopProcess servicekit-x False"] * 2,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "pid", "stops"),
+    [("STOPPING", 0, True), ("RUNNING", 0, False), ("STOPPING", 1, False)],
+)
+def test_a_program_asks_whether_it_is_being_stopped(
+    supervisord: FakeSupervisord, state: str, pid: int, *, stops: bool
+) -> None:
+    """A program is being stopped if supervisord names its own process with that state."""
+    supervisord.program("servicekit-x", state)
+    assert connect(supervisord).stops("servicekit-x", pid or supervisord.pid) is stops
+
+
+def test_a_supervisord_that_ends_stops_all_its_programs(supervisord: FakeSupervisord) -> None:
+    """While it shuts down, supervisord refuses every request and stops every program."""
+    supervisord.refuses["getAllProcessInfo"] = Fault(6, "SHUTDOWN_STATE")
+    assert connect(supervisord).stops("servicekit-x", supervisord.pid)
+
+
 def test_a_stop_that_takes_too_long_is_an_error(supervisord: FakeSupervisord) -> None:
     """A stop has a bound."""
     supervisord.program("servicekit-x", "STOPPING")
