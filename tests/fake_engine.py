@@ -31,6 +31,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `stall` | none | the boot log stops for ever before this line (0 = before the first) |
 | `fatal` | none | a last line, after which loading ends with `fatal_code` (1) |
 | `key` | by the command line | the API key that `/v1` wants: 401 without |
+| `shares` | false | other processes may listen on the port, too (SO_REUSEPORT) |
 | `draft_graph` | true | false: the boot log says that the draft graph was disabled |
 | `impostor` | false | the port is served by a process that is not this one's child and has no environment of it |
 | `workers` | 0 | child processes; when one dies, sglang kills itself, vllm answers 500 and exits 0; sglang's die with it, the others' survive it |
@@ -43,7 +44,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `answers` | `"all"` | `"nothing"`: connections are accepted and never answered; `"html"`: every answer is a web page; `"nested"`: JSON that is too deep to be read; `"odd"`: JSON of other types than promised |
 | `status` | 0 | this HTTP status instead of an answer: 401 on `/v1`, any other everywhere |
 | `status_for` | 0 | seconds until `status` is over; 0 = it stays |
-| `completion` | `"text"` | `"hang"`: never answered, while the rest is well; `"trickle"`: a byte now and then, for ever; `"thinking"`: `content` empty, finish reason `length`; `"repeat"`: one character over and over; `"empty"`: no token; `"drop"`: the connection is cut |
+| `completion` | `"text"` | `"hang"`: never answered, while the rest is well; `"trickle"`: a byte now and then, for ever; `"thinking"`: `content` empty, finish reason `length`; `"repeat"`: one character over and over; `"empty"`: no token; `"drop"`: the connection is cut; `"busy"`: 429 |
 | `text` | "Hello there." | what a completion says |
 | `speed` | 200 | generated tokens a second |
 | `first_stall` | 0 | seconds for which the first completion holds up every other, counters standing still (a shape is compiled) |
@@ -63,6 +64,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `kill` | kills itself with this signal, by name or number |
 | `freeze` | stops itself with SIGSTOP: every thread stands still, the port listens on |
 | `orphan` | leaves a process behind: double-forked, in a session of its own, deaf to SIGTERM; `"bare"`: without this one's environment |
+| `close` | listens no more, and lives on |
 | `prefill` | is busy for these seconds with one long prompt in every slot: only what moves within a request does |
 | `users` | serves others, who are `at_once`, for `seconds`: each asks for `tokens` tokens, over and over |
 | `compile` | the next step of the model takes these seconds, counters standing still |
@@ -223,6 +225,7 @@ class Personality:
     terms: int = 1
     drains: float = -1
     recycles: bool = False
+    shares: bool = False
 
 
 STATE = {field.name for field in fields(Personality)}
@@ -287,6 +290,7 @@ class Engine:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.orphans: list[int] = []
         self.terms = 0
+        self._servers: list[Server] = []
         self._status_over = float("inf")
         self._due: list[tuple[float, str, Any]] = []
         self._changed = threading.Event()
@@ -378,12 +382,14 @@ class Engine:
             time.sleep(TICK)
 
     def _listen(self) -> Server:
+        Server.allow_reuse_port = self.me.shares
         try:
             server = Server((self.host, self.port), Handler)
         except OSError:
             log(BIND_REFUSED[self.me.dialect].format(port=self.port))
             sys.exit(1)
         server.engine = self
+        self._servers.append(server)
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         return server
 
@@ -511,6 +517,12 @@ class Engine:
     def do_stuck(self, path: str) -> None:
         """Have a thread look at a path that may never answer."""
         threading.Thread(target=os.stat, args=(path,), daemon=True).start()
+
+    def do_close(self, _: object) -> None:
+        """Listen no more."""
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
 
     def do_prefill(self, seconds: float) -> None:
         """Be busy with long prompts."""
@@ -911,6 +923,9 @@ class Handler(BaseHTTPRequestHandler):
         engine, me = self.engine, self.engine.me
         if me.dialect == "vllm" and body.get("model", me.name) != me.name:
             self._refuse(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
+            return
+        if me.completion == "busy":
+            self._refuse(429, "Too many requests")
             return
         if me.completion == "drop":
             self.close_connection = True

@@ -69,6 +69,7 @@ POLICY: Final = Policy(
     interval=30,
     stall=50,
     still=5,
+    failure_limit=60,
     unfinished=60,
     survey=15,
     condition_limit=120,

@@ -64,6 +64,7 @@ class Cause(StrEnum):
     ENGINE_SIGNAL = "engine-signal"
     WORKER_DIED = "worker-died"
     HUNG = "hung"
+    NOT_LISTENING = "not-listening"
     UNANSWERED = "unanswered"
     PROGRESS_WITHOUT_COMPLETION = "progress-without-completion"
     START_STALLED = "start-stalled"

@@ -179,6 +179,11 @@ class Watch(_Section):
         description="seconds that the engine's processes may do nothing at all (no CPU time, no "
         "I/O, no work on the GPU) under an unanswered completion",
     )
+    failure_limit: Seconds = Field(
+        default=60.0,
+        description="seconds that a ready service may refuse connections or answer with errors, "
+        "as another model or from a foreign process, before it is restarted",
+    )
     unfinished: Seconds = Field(
         default=60.0,
         description="seconds after which the service is degraded if the counters move but no "

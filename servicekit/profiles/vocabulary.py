@@ -89,6 +89,9 @@ class Reason(StrEnum):
     """Conditions that make a service `degraded`; `restart.on` names those that restart it."""
 
     UNANSWERED = "unanswered"
+    UNAUTHORIZED = "unauthorized"
+    WRONG_MODEL = "wrong-model"
+    NOT_OUR_SOCKET = "not-our-socket"
     PROGRESS_WITHOUT_COMPLETION = "progress-without-completion"
     WRONG_ANSWER = "wrong-answer"
     REPEATED_ANSWER = "repeated-answer"

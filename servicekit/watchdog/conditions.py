@@ -31,9 +31,10 @@ FATAL_WHILE_LOADING: Final[Mapping[ProbeFailure, Cause]] = {
     ProbeFailure.CPU_FALLBACK: Cause.CPU_FALLBACK,
     ProbeFailure.CONTEXT_TOO_SMALL: Cause.CONTEXT_TOO_SMALL,
 }
-# The same for a service that was ready, which a wrong answer only degrades at first.
+# The same for a service that was ready: degraded, and restarted if it lasts `watch.failure_limit`.
 FATAL_WHILE_SERVING: Final[Mapping[ProbeFailure, Cause]] = {
-    ProbeFailure.REFUSED: Cause.HUNG,
+    ProbeFailure.REFUSED: Cause.NOT_LISTENING,
+    ProbeFailure.ERROR: Cause.WRONG_ANSWER,
     ProbeFailure.GARBAGE: Cause.WRONG_ANSWER,
     ProbeFailure.UNAUTHORIZED: Cause.UNAUTHORIZED,
     ProbeFailure.WRONG_MODEL: Cause.WRONG_MODEL,
@@ -41,6 +42,10 @@ FATAL_WHILE_SERVING: Final[Mapping[ProbeFailure, Cause]] = {
 }
 # The condition that a failure of a ready service is; every other one is `Reason.UNANSWERED`.
 FAILURE_REASON: Final[Mapping[ProbeFailure, Reason]] = {
+    ProbeFailure.GARBAGE: Reason.WRONG_ANSWER,
+    ProbeFailure.UNAUTHORIZED: Reason.UNAUTHORIZED,
+    ProbeFailure.WRONG_MODEL: Reason.WRONG_MODEL,
+    ProbeFailure.NOT_OURS: Reason.NOT_OUR_SOCKET,
     ProbeFailure.WRONG_ANSWER: Reason.WRONG_ANSWER,
     ProbeFailure.REPEATED: Reason.REPEATED_ANSWER,
     ProbeFailure.CPU_FALLBACK: Reason.CPU_FALLBACK,
@@ -48,6 +53,9 @@ FAILURE_REASON: Final[Mapping[ProbeFailure, Reason]] = {
 }
 CLEARED_BY_AN_ANSWER: Final = (
     Reason.UNANSWERED,
+    Reason.UNAUTHORIZED,
+    Reason.WRONG_MODEL,
+    Reason.NOT_OUR_SOCKET,
     Reason.PROGRESS_WITHOUT_COMPLETION,
     Reason.WRONG_ANSWER,
     Reason.REPEATED_ANSWER,
@@ -56,6 +64,9 @@ CLEARED_BY_AN_ANSWER: Final = (
 )
 REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
     Reason.UNANSWERED: Cause.UNANSWERED,
+    Reason.UNAUTHORIZED: Cause.UNAUTHORIZED,
+    Reason.WRONG_MODEL: Cause.WRONG_MODEL,
+    Reason.NOT_OUR_SOCKET: Cause.NOT_OUR_SOCKET,
     Reason.PROGRESS_WITHOUT_COMPLETION: Cause.PROGRESS_WITHOUT_COMPLETION,
     Reason.WRONG_ANSWER: Cause.WRONG_ANSWER,
     Reason.REPEATED_ANSWER: Cause.REPEATED_ANSWER,

@@ -129,14 +129,16 @@ def read_counters(_: Policy, memory: Memory, __: float) -> tuple[Memory, Actions
 
 
 def only_errors(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
-    """End an engine that answers, and only with errors."""
-    sentence = f"only errors for {policy.stall:g} s"
+    """End an engine that says it is unavailable, while none of its counters moves."""
+    sentence = f"{memory.probe.sentence} (only errors for {policy.stall:g} s)"
     return ending.stop(policy, memory, at, fault_of(Cause.WRONG_ANSWER, sentence))
 
 
 def _only_errors_at(policy: Policy, memory: Memory) -> float | None:
     since = memory.probe.error_since
-    return None if since is None else since + policy.stall
+    if since is None or memory.probe.failure is not ProbeFailure.UNAVAILABLE:
+        return None
+    return max(since, memory.reading.moved_at) + policy.stall  # what moves is load
 
 
 def hung(policy: Policy, memory: Memory, at: float) -> tuple[Memory, Actions]:
@@ -231,7 +233,12 @@ _PROBE: Final = Rule(
     f"the next probe, or {OVERDUE:g} s after the deadline of the one under way", _probe_at, probe
 )
 _WATCHING: Final = (
-    Rule("`watch.stall` after the first of only errors", _only_errors_at, only_errors),
+    Rule(
+        "`watch.stall` after the first of only errors, if the last is 429 or 503, and after a"
+        " counter last moved",
+        _only_errors_at,
+        only_errors,
+    ),
     Rule(
         "`probe.deadline` after the first unanswered completion, and `watch.stall` after a counter"
         " last moved or the engine was last kept from running",

@@ -42,6 +42,8 @@ AFTER_SUSPEND: Final = frozenset(
         Cause.WRONG_ANSWER,
     }
 )
+# What no new engine changes, even one that follows an engine that has served.
+PERMANENT: Final = frozenset({Cause.BUDGET_SPENT, Cause.DRIVER, Cause.GPU_LOST, Cause.UNKILLABLE})
 OUT_OF_MEMORY: Final = frozenset({Cause.CUDA_OOM, Cause.GRAPH_OOM, Cause.HOST_OOM, Cause.OOM_KILL})
 
 
@@ -125,10 +127,10 @@ def gone(policy: Policy, memory: Memory, fault: Fault | None = None) -> tuple[Me
     code, fault = ExitCode.OK, fault or memory.end.fault
     started = memory.started
     if fault is not None and (memory.end.stop is None or fault.cause is Cause.UNKILLABLE):
-        code = _code(policy, started.last_cause, fault.cause)
+        code = _code(policy, memory, fault.cause)
         if code is ExitCode.TEMPFAIL and started.faults_left <= 1:
             code, fault = ExitCode.UNAVAILABLE, budget_spent(memory, fault.sentence, fault.remedy)
-        elif fault.cause.retry is Retry.ONCE and fault.cause is started.last_cause:
+        elif code is ExitCode.UNAVAILABLE and fault.cause is started.last_cause:
             fault = replace(fault, sentence=f"the same fault again: {fault.sentence}")
     ended = replace(memory.end, fault=fault, code=code)
     return replace(memory, phase=RunPhase.GONE, end=ended), (Exit(code),)
@@ -143,13 +145,19 @@ def budget_spent(memory: Memory, last: str, remedy: str = "") -> Fault:
     )
 
 
-def _code(policy: Policy, last_cause: Cause | None, cause: Cause) -> ExitCode:
+def _code(policy: Policy, memory: Memory, cause: Cause) -> ExitCode:
+    """Return the exit code; an engine that has served is restarted once by nearly any cause.
+
+    What keeps the next one from serving, too, ends that run for good.
+    """
+    if memory.served and cause not in PERMANENT | OUT_OF_MEMORY:
+        return ExitCode.TEMPFAIL
     match cause.retry:
         case Retry.ALWAYS:
             return ExitCode.TEMPFAIL
         case Retry.ONCE:
             capped = policy.on_wsl and cause in OUT_OF_MEMORY
-            again = cause is last_cause or capped
+            again = cause is memory.started.last_cause or capped
             return ExitCode.UNAVAILABLE if again else ExitCode.TEMPFAIL
         case Retry.NEVER_CONFIG:
             return ExitCode.CONFIG

@@ -68,6 +68,7 @@ class Policy:
     interval: float
     stall: float
     still: float
+    failure_limit: float
     unfinished: float
     survey: float
     condition_limit: float
@@ -90,6 +91,7 @@ class Policy:
             interval=profile.watch.interval,
             stall=profile.watch.stall,
             still=profile.watch.still,
+            failure_limit=profile.watch.failure_limit,
             unfinished=profile.watch.unfinished,
             survey=profile.watch.survey,
             condition_limit=profile.watch.ail_limit,

@@ -75,6 +75,10 @@ class Probing(Task):
     unanswered_since: float | None = None
     """When the first completion was sent that is still without an answer."""
     error_since: float | None = None
+    wrong_since: float | None = None
+    """When a ready service first failed in a way that ends it after `watch.failure_limit`."""
+    wrong: int = 0
+    """How many times it has since then."""
     finished_at: float = 0.0
     """When a completion, ours or a user's, was last known to finish."""
 
@@ -130,6 +134,8 @@ class Memory:
     """The run's first event: what the ledger says about the runs before."""
     alive: bool = False
     """An engine was ordered and its end has not been seen."""
+    served: bool = False
+    """It was ready in this run."""
     hold: Hold = Hold()
     load: Load = Load()
     probe: Probing = Probing()

@@ -76,6 +76,8 @@ NO_ANSWER: Final = frozenset(
         ProbeFailure.ERROR,
     }
 )
+# What answers may not be our engine, nor the counters that it reports.
+NOT_ITSELF: Final = frozenset({ProbeFailure.NOT_OURS, ProbeFailure.WRONG_MODEL})
 ERRORS: Final = frozenset({ProbeFailure.ERROR, ProbeFailure.UNAVAILABLE})
 
 
@@ -343,7 +345,8 @@ def probe_passed(policy: Policy, memory: Memory, event: ProbePassed) -> tuple[Me
     if not loading:
         return memory, ()
     phase = RunPhase.DEGRADED if memory.conditions else RunPhase.SERVING
-    memory = replace(memory, phase=phase, since=at, reading=replace(memory.reading, next_at=at))
+    reading = replace(memory.reading, next_at=at)
+    memory = replace(memory, phase=phase, since=at, served=True, reading=reading)
     return _survey_next(memory, at + policy.survey), (ReportReady(),)
 
 
@@ -358,9 +361,12 @@ def probe_failed(policy: Policy, memory: Memory, event: ProbeFailed) -> tuple[Me
     )
     probe = memory.probe
     fatal = (FATAL_WHILE_LOADING if loading else FATAL_WHILE_SERVING).get(failure)
-    lasted = at - probe.failing_since >= FAILURE_WINDOW
-    if fatal and lasted and probe.failures >= FAILURE_THRESHOLD:
-        return ending.stop(policy, memory, at, fault_of(fatal, event.sentence))
+    failures, since, limit = probe.failures, probe.failing_since, FAILURE_WINDOW
+    if not loading:
+        failures, since, limit = probe.wrong, _first(probe.wrong_since, at), policy.failure_limit
+    if fatal and at - since >= limit and failures >= FAILURE_THRESHOLD:
+        lasted = "" if loading else f" (for {at - since:.0f} s)"
+        return ending.stop(policy, memory, at, fault_of(fatal, event.sentence + lasted))
     lost = memory.lost if memory.holds(Reason.WORKER_DIED) else None
     if lost and failure in NO_ANSWER and at >= max(lost.at, memory.reading.moved_at) + LOST_LIMIT:
         fault = _because_lost(lost, f"since then: {event.sentence}")
@@ -377,6 +383,8 @@ def _failed(policy: Policy, probe: Probing, event: ProbeFailed, *, loading: bool
     at, failure, same = event.at, event.failure, event.failure is probe.failure
     soon = loading or failure is ProbeFailure.UNANSWERED
     unanswered, error = probe.unanswered_since, probe.error_since
+    waits = failure in NO_ANSWER and (loading or failure is not ProbeFailure.REFUSED)
+    wrong = not loading and failure in FATAL_WHILE_SERVING
     return Probing(
         next_at=at + (PROBE_EVERY if soon else min(DEGRADED_EVERY, policy.interval)),
         sent_at=probe.sent_at,
@@ -384,8 +392,10 @@ def _failed(policy: Policy, probe: Probing, event: ProbeFailed, *, loading: bool
         sentence=event.sentence,
         failures=probe.failures + 1 if same else 1,
         failing_since=probe.failing_since if same else at,
-        unanswered_since=_first(unanswered, probe.sent_at) if failure in NO_ANSWER else None,
+        unanswered_since=_first(unanswered, probe.sent_at) if waits else None,
         error_since=_first(error, at) if failure in ERRORS else None,
+        wrong_since=_first(probe.wrong_since, at) if wrong else probe.wrong_since,
+        wrong=probe.wrong + wrong,
         finished_at=probe.finished_at,
     )
 
@@ -422,9 +432,11 @@ def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:
     probe = replace(memory.probe, finished_at=at)
     if memory.phase not in {RunPhase.SERVING, RunPhase.DEGRADED}:
         return replace(memory, probe=probe)
+    if probe.failure in NOT_ITSELF:
+        return memory
     if not probe.running:
         probe = replace(probe, next_at=max(probe.next_at, at + policy.interval))
-    probe = replace(probe, unanswered_since=None, error_since=None)
+    probe = replace(probe, unanswered_since=None, error_since=None, wrong_since=None, wrong=0)
     answered = (Reason.PROGRESS_WITHOUT_COMPLETION, Reason.UNANSWERED)
     return clear_conditions(replace(memory, probe=probe), answered, at)
 

@@ -52,6 +52,44 @@ def tell(**script: object) -> Act:
     return lambda stage: stage.tell(**script)
 
 
+def becomes(**script: object) -> Act:
+    """Have the engine play something else, and every later engine of the service, too."""
+
+    def act(stage: Stage) -> None:
+        stage.play(**stage.row.script, **script)
+        stage.now()
+        stage.send(stage.engine_pid, "USR1")
+
+    return act
+
+
+def passes(seconds: float, **script: object) -> Act:
+    """Have the engine play something else for a while, and then be as it was."""
+
+    def act(stage: Stage) -> None:
+        before = stage.fetch("/_fault")["personality"]
+        stage.tell(**script)
+        stage.happens(stage.is_over, seconds)
+        stage.play(**stage.row.script, told={key: before[key] for key in script})
+        stage.send(stage.engine_pid, "USR1")
+
+    return act
+
+
+def share_the_port(seconds: float) -> Act:
+    """Have another process of the engine's account listen on its port for a while, too."""
+
+    def act(stage: Stage) -> None:
+        argv = ("--port", str(stage.port), "--served-model-name", "row")
+        stage.now()
+        stage.run(stage.fake_engine, *argv, "--script", '{"shares": true}', own=True)
+        stage.wait(lambda: stage.records(Kind.DEGRADED), OWN_LIMIT, "it is noticed")
+        stage.happens(stage.is_over, seconds)
+        stage.dismiss()
+
+    return act
+
+
 def engine_gets(signal: str) -> Act:
     """Have somebody send the engine a signal."""
     return lambda stage: stage.send(stage.engine_pid, signal)

@@ -56,7 +56,14 @@ PROFILE: Final[Mapping[str, Any]] = {
     "context": {"requested": 4096},
     "probe": {"deadline": 1.5},
     "start": {"stall": 4, "limit": 30, "gpu_wait": 3},
-    "watch": {"interval": 1, "stall": 3, "unfinished": 4, "survey": 1, "ail_limit": 3},
+    "watch": {
+        "interval": 1,
+        "stall": 3,
+        "failure_limit": 3,
+        "unfinished": 4,
+        "survey": 1,
+        "ail_limit": 3,
+    },
     "stop": {"grace": 2, "kill": 3, "settle": 4},
 }
 """What all rows have: everything short, since it is the order of things that is tested."""

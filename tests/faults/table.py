@@ -23,6 +23,7 @@ STALL: Final = 3.0
 STILL: Final = 2.0
 SPIN: Final = 3.0
 """Seconds of a completion in which an engine may spin although nobody works on it."""
+FAILURE_LIMIT: Final = 3.0
 UNFINISHED: Final = 4.0
 START_STALL: Final = 4.0
 GPU_WAIT: Final = 3.0
@@ -318,7 +319,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "errors",
         "500 to every question",
-        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="only errors"),
+        Failed("wrong-answer", 75, within=INTERVAL + FAILURE_LIMIT + 1, says=r"500.* \(for \d+ s"),
         act=acts.tell(status=500),
     ),
     Row(
@@ -331,7 +332,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "cuts-connections",
         "the connection is cut instead of an answer",
-        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="only errors"),
+        Failed("wrong-answer", 75, within=INTERVAL + FAILURE_LIMIT + 1, says=r" \(for \d+ s"),
         engine="vllm",
         act=acts.tell(completion="drop"),
         quick=LATER,
@@ -339,15 +340,77 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "becomes-a-web-page",
         "somebody's web page in the place of every answer",
-        Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
+        Failed("wrong-answer", 75, within=INTERVAL + FAILURE_LIMIT + 1),
         act=acts.tell(answers="html"),
         quick=LATER,
     ),
     Row(
         "becomes-another-model",
-        "another model's name in `/v1/models`",
-        Failed("wrong-model", 78, within=INTERVAL + PATIENCE + 1),
+        "another model's name in `/v1/models`, until the engine is restarted",
+        Failed("wrong-model", 75, within=INTERVAL + FAILURE_LIMIT + 1, says='serves "other"'),
         act=acts.tell(name="other"),
+    ),
+    Row(
+        "stays-another-model",
+        "another model's name in `/v1/models`, and the next engine's, too",
+        Failed("wrong-model", 75, within=INTERVAL + FAILURE_LIMIT + 1, again="wrong-model"),
+        act=acts.becomes(name="other"),
+        quick=LATER,
+    ),
+    Row(
+        "key-changed",
+        "401 to every question, and from the next engine, too",
+        Failed("unauthorized", 75, within=INTERVAL + FAILURE_LIMIT + 1, again="unauthorized"),
+        act=acts.becomes(status=401),
+    ),
+    *(
+        Row(
+            f"{name}-for-a-while",
+            f"{what} for 3 s, where 20 s are allowed",
+            Degraded(reason, within=INTERVAL + 1, says=says, recovers=True, hold=2),
+            engine="vllm",
+            profile={"watch": {"failure_limit": 20}},
+            act=acts.passes(3, **script),
+            quick=(BARE,) if name in {"key-refused", "another-model"} else LATER,
+        )
+        for name, what, reason, says, script in (
+            ("key-refused", "401", "unauthorized", "API key", {"status": 401}),
+            ("another-model", "another model's name", "wrong-model", '"other"', {"name": "other"}),
+            ("web-page", "somebody's web page", "wrong-answer", "not JSON", {"answers": "html"}),
+            ("errors", "500", "unanswered", "500", {"status": 500}),
+            ("gone-endpoint", "404", "wrong-answer", "404", {"status": 404}),
+        )
+    ),
+    Row(
+        "port-shared",
+        "a foreign process listens on the engine's port, too (SO_REUSEPORT), for 3 s",
+        Degraded("not-our-socket", within=INTERVAL + 2, says="served by", recovers=True, hold=2),
+        engine="vllm",
+        script={"shares": True},
+        profile={"watch": {"failure_limit": 20}},
+        act=acts.share_the_port(3),
+    ),
+    Row(
+        "stops-listening",
+        "the engine closes its port and lives on",
+        Failed("not-listening", 75, within=INTERVAL + FAILURE_LIMIT + 1, says="nothing listens"),
+        engine="vllm",
+        profile={"watch": {"stall": 1.5}},
+        act=acts.tell(close=True),
+    ),
+    Row(
+        "overloaded",
+        "429 to every completion, three times as long as the allowance, while others are served",
+        Degraded("unanswered", within=INTERVAL + 1, says="429", hold=3 * STALL),
+        engine="sglang",
+        act=acts.tell(completion="busy", counters="moving"),
+    ),
+    Row(
+        "overloaded-and-still",
+        "429 to every completion, and no counter moves",
+        Failed("wrong-answer", 75, within=INTERVAL + STALL + 1, says="429.*only errors"),
+        engine="sglang",
+        act=acts.tell(completion="busy"),
         quick=LATER,
     ),
     Row(
@@ -820,7 +883,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         "nested-answers",
         "JSON that is too deep to be read, in the place of every answer",
-        Failed("wrong-answer", 75, within=INTERVAL + PATIENCE + 1),
+        Failed("wrong-answer", 75, within=INTERVAL + FAILURE_LIMIT + 1),
         engine="vllm",
         act=acts.tell(answers="nested"),
     ),

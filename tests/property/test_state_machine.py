@@ -55,6 +55,7 @@ from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
 from servicekit.host.facts import GpuView, Process
 from servicekit.profiles.vocabulary import Reason
+from servicekit.watchdog.ending import OUT_OF_MEMORY, PERMANENT
 from servicekit.watchdog.events import (
     Action,
     ActivityRead,
@@ -116,6 +117,7 @@ POLICIES = st.builds(
     interval=SECONDS,
     stall=SECONDS,
     still=SECONDS,
+    failure_limit=SECONDS,
     unfinished=SECONDS,
     survey=SECONDS,
     condition_limit=SECONDS,
@@ -571,8 +573,9 @@ class World(RuleBasedStateMachine):
             cause = view(self.memory).cause
             assert cause is not None
             assert self.memory.started.faults_left > 1
-            assert cause.retry in {Retry.ALWAYS, Retry.ONCE}
-            assert cause.retry is Retry.ALWAYS or cause is not self.memory.started.last_cause
+            if not self.memory.served or cause in PERMANENT | OUT_OF_MEMORY:
+                assert cause.retry in {Retry.ALWAYS, Retry.ONCE}
+                assert cause.retry is Retry.ALWAYS or cause is not self.memory.started.last_cause
 
     @override
     def teardown(self) -> None:

@@ -41,6 +41,7 @@ POLICY = Policy(
     interval=60,
     stall=60,
     still=60,
+    failure_limit=60,
     unfinished=60,
     survey=60,
     condition_limit=60,

@@ -56,6 +56,7 @@ POLICY = Policy(
     interval=30,
     stall=50,
     still=5,
+    failure_limit=60,
     unfinished=60,
     survey=15,
     condition_limit=120,
@@ -444,10 +445,103 @@ def test_errors_after_silence_keep_no_core_busy() -> None:
     """Once an engine answers with errors, it is their duration that counts."""
     run = ready()
     run.replay(ProbeFailed(50, ProbeFailure.UNANSWERED, "no answer"), CountersRead(50.1, None))
-    run.replay(*(ProbeFailed(50 + k, ProbeFailure.ERROR, "answered by 500") for k in range(1, 50)))
-    run.pass_time(102)
+    run.replay(*(ProbeFailed(50 + k, ProbeFailure.ERROR, "answered by 500") for k in range(1, 62)))
+    run.pass_time(112)
     assert run.memory.end.fault is not None
     assert run.memory.end.fault.cause is Cause.WRONG_ANSWER
+
+
+WRONG: tuple[tuple[ProbeFailure, Reason, Cause], ...] = (
+    (ProbeFailure.UNAUTHORIZED, Reason.UNAUTHORIZED, Cause.UNAUTHORIZED),
+    (ProbeFailure.WRONG_MODEL, Reason.WRONG_MODEL, Cause.WRONG_MODEL),
+    (ProbeFailure.NOT_OURS, Reason.NOT_OUR_SOCKET, Cause.NOT_OUR_SOCKET),
+    (ProbeFailure.GARBAGE, Reason.WRONG_ANSWER, Cause.WRONG_ANSWER),
+    (ProbeFailure.ERROR, Reason.UNANSWERED, Cause.WRONG_ANSWER),
+    (ProbeFailure.REFUSED, Reason.UNANSWERED, Cause.NOT_LISTENING),
+)
+
+
+@pytest.mark.parametrize(("failure", "reason", "cause"), WRONG)
+def test_what_passes_only_degrades_a_service_that_was_ready(
+    failure: ProbeFailure, reason: Reason, cause: Cause
+) -> None:
+    """For less than `watch.failure_limit` it is degraded, then ready; longer, restarted by 75."""
+    run = ready()
+    run.replay(*(ProbeFailed(41 + k, failure, "as it is") for k in range(59)))
+    assert view(run.memory).reasons == (reason,)
+    assert view(run.memory).why == "as it is"
+    assert run.replay(ProbePassed(99.5, FULL)) == ["ready"]
+    run.replay(*(ProbeFailed(130 + k, failure, "as it is") for k in range(61)))
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is cause
+    assert run.memory.end.fault.sentence == "as it is (for 60 s)"
+    run.replay(EngineExited(192, Fault(Cause.ENGINE_EXIT, "exited")))
+    run.replay(SurveyTaken(192.2, CLEAN, 192.1))
+    assert run.code is ExitCode.TEMPFAIL
+
+
+def test_changing_failures_end_a_service_as_one_that_lasts_does() -> None:
+    """A refused key between timeouts and overload still ends the run after `failure_limit`."""
+    kinds = (ProbeFailure.UNAUTHORIZED, ProbeFailure.UNAVAILABLE, ProbeFailure.UNANSWERED)
+    run = ready()
+    run.replay(*(ProbeFailed(40 + k, kinds[k % 3], "as it is") for k in range(61)))
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.UNAUTHORIZED
+
+
+def test_load_is_no_fault_while_counters_move() -> None:
+    """429 and 503 never end an engine that works; one that stands still ends after `stall`."""
+    run = ready()
+    for k in range(300):
+        run.replay(
+            ProbeFailed(40 + k, ProbeFailure.UNAVAILABLE, "returned 429"),
+            CountersRead(40.5 + k, Counters(progress=(float(k),))),
+        )
+    assert view(run.memory).state is Published.DEGRADED
+    run.replay(*(ProbeFailed(340 + k, ProbeFailure.UNAVAILABLE, "returned 429") for k in range(51)))
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.sentence == "returned 429 (only errors for 50 s)"
+
+
+def test_a_refused_port_of_a_ready_service_is_no_hang() -> None:
+    """Nothing waits for an answer where nothing listens, however short `stall` is."""
+    run = ready(replace(POLICY, stall=5))
+    run.replay(*(ProbeFailed(40 + k, ProbeFailure.REFUSED, "refused") for k in range(59)))
+    assert view(run.memory).state is Published.DEGRADED
+
+
+def test_counters_of_a_foreign_process_prove_nothing() -> None:
+    """On a shared port a stranger's finished completions do not keep the service degraded."""
+    run = ready()
+    for k in range(61):
+        run.replay(
+            ProbeFailed(40 + k, ProbeFailure.NOT_OURS, "served by pid 9"),
+            CountersRead(40.5 + k, Counters(progress=(float(k),), finished=float(k))),
+        )
+    assert run.memory.end.fault is not None
+    assert run.memory.end.fault.cause is Cause.NOT_OUR_SOCKET
+
+
+@pytest.mark.parametrize(
+    ("cause", "once", "start"),
+    [
+        pytest.param(Cause.MODEL_OFFLINE, 75, 78, id="the-hub-is-away"),
+        pytest.param(Cause.BAD_FLAGS, 75, 78, id="a-line-that-looks-like-bad-flags"),
+        pytest.param(Cause.DISK_FULL, 75, 69, id="a-full-disk"),
+        pytest.param(Cause.THREADS_EXHAUSTED, 75, 69, id="no-more-threads"),
+        pytest.param(Cause.WRONG_ANSWER, 75, 69, id="the-same-once-more"),
+        pytest.param(Cause.GPU_LOST, 69, 69, id="what-does-not-pass"),
+    ],
+)
+def test_an_engine_that_has_served_is_restarted_before_it_is_given_up(
+    cause: Cause, once: int, start: int
+) -> None:
+    """What a log blames for the end of a served engine is final only if the next start fails."""
+    started = Started(0, hold_until=0, last_cause=cause, faults_left=5)
+    exited = EngineExited(20, Fault(cause, "its last words"))
+    for run, code in ((ready(started=started), once), (loading(started=started), start)):
+        run.replay(exited, SurveyTaken(20.2, CLEAN, 20.1))
+        assert run.code == code
 
 
 def test_a_users_finished_completion_is_as_good_as_our_own() -> None:
