@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from benchmarks.machinery import Machinery
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.bench.result import Case, Sample
+    from servicekit.lab.bench.result import Case
+    from servicekit.lab.bench.samples import Sample
 
 RATES: Final = (100, 300, 1000)
 """Events/s of one answer; an RTX 5090 gives some 50 to 300 tokens/s of a model of 27 billions."""

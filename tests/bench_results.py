@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from servicekit.lab.bench.result import (
-    FORMAT,
-    BenchResult,
-    Case,
-    Conditions,
-    ContextFigures,
-    EngineSide,
-    Prefix,
-    Sample,
-    Sampling,
-    Suite,
-)
+from servicekit.lab.bench.result import FORMAT, BenchResult, Case, ContextFigures
+from servicekit.lab.bench.samples import Conditions, EngineSide, Prefix, Sample, Sampling, Suite
 from servicekit.lab.verify.record import Fingerprint
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
-from servicekit.host.facts import GpuView, Process
+from servicekit.host.facts import Activity, GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.due import DUE, Rule
 from servicekit.watchdog.events import (
@@ -51,7 +51,6 @@ from servicekit.watchdog.events import (
     WorkerExited,
 )
 from servicekit.watchdog.memory import Memory
-from servicekit.watchdog.progress import Activity
 from servicekit.watchdog.state import step, wake_at
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from servicekit.engines import engine
 from servicekit.errors import UserError, refused
 from servicekit.lab.bench import store
 from servicekit.lab.bench.cases import Planned
-from servicekit.lab.bench.figures import FIGURES, summary
+from servicekit.lab.bench.figures import FIGURES
 from servicekit.lab.bench.formatting import with_unit
 from servicekit.lab.bench.precision import kv_precision
 from servicekit.lab.bench.report import HEADS, remarks, rows
@@ -32,9 +32,10 @@ from servicekit.lab.bench.result import (
     Case,
     ContextFigures,
     ResultError,
-    Sample,
+    summary,
 )
 from servicekit.lab.bench.runner import SuiteRunner, case_of
+from servicekit.lab.bench.samples import Sample
 from servicekit.lab.bench.suites import LoadedSuite, ServiceLimits, load, names, planned, unmatched
 from servicekit.lab.verify.binding import fingerprint
 from servicekit.lab.verify.chat import ChatRequest

@@ -75,36 +75,6 @@ def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
         raise typer.Exit(1)
 
 
-def restart(
-    ctx: typer.Context,
-    profile: ProfileName,
-    *,
-    install: Annotated[
-        bool, typer.Option("--install", help="Install the profile as it is now before the restart.")
-    ] = False,
-    no_wait: NoWait = False,
-    anyway: Anyway = False,
-    user: ForUser = False,
-) -> None:
-    """Stop a service and start it again.
-
-    It runs as it was installed; --install installs the profile again first. The start is shown as
-    by `start`.
-    """
-    session = session_of(ctx, user=user)
-    found = session.installed(profile)
-    if install:
-        from servicekit.cli.install import install_again
-
-        install_again(session, found, anyway=anyway)
-    else:
-        note_outdated(session, profile)
-        refuse_start(session, found, anyway=anyway)
-    order(session, found, again=True)
-    if not no_wait:
-        follow(session, found)
-
-
 def order(session: Session, found: Installed, *, again: bool = False) -> None:
     """Start or restart a service, with the restart count reset."""
     profile = found.manifest.profile

@@ -9,13 +9,13 @@ from servicekit.cli.session import Installed, Session
 from servicekit.errors import UserError
 from servicekit.host.unprivileged import trusted_path
 from servicekit.install.installation import Order
-from servicekit.install.manifest import Manifest
 from servicekit.install.present import manifests
 from servicekit.install.rootfs import Tree
 from servicekit.managers import accounts
 from servicekit.places import Scope
 from servicekit.profiles.model import Profile
 from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.manifest import Manifest
 
 
 def order_of(

@@ -22,7 +22,7 @@ OWNER_ONLY: Final = 0o600
 LONGEST: Final = 64 * 1024
 """Bytes of a value; the kernel starts no program with a variable of more than twice that."""
 
-Variable = Annotated[
+SecretName = Annotated[
     str, typer.Argument(metavar="NAME", help="One of the profile's secrets, such as HF_TOKEN.")
 ]
 
@@ -36,7 +36,7 @@ app = typer.Typer(
 
 @app.command("set")
 def set_secret(
-    ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
+    ctx: typer.Context, profile: ProfileName, variable: SecretName, *, user: ForUser = False
 ) -> None:
     """Store a value, from a prompt or from stdin.
 
@@ -86,7 +86,7 @@ def list_secrets(ctx: typer.Context, profile: ProfileName, *, user: ForUser = Fa
 
 @app.command("remove")
 def remove_secret(
-    ctx: typer.Context, profile: ProfileName, variable: Variable, *, user: ForUser = False
+    ctx: typer.Context, profile: ProfileName, variable: SecretName, *, user: ForUser = False
 ) -> None:
     """Remove the stored value of a secret."""
     session = session_of(ctx, user=user)

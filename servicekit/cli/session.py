@@ -13,7 +13,6 @@ from servicekit.places import Scope
 
 if TYPE_CHECKING:
     from servicekit.cli.quick import Quick
-    from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager, Seen
     from servicekit.places import Places
     from servicekit.profiles.catalog import Catalog
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from servicekit.profiles.settings import Settings
     from servicekit.profiles.vocabulary import ManagerName
     from servicekit.service.installed import InstalledPlan
+    from servicekit.service.manifest import Manifest
     from servicekit.watchdog.publish import State
     from servicekit.watchdog.status import Status
 

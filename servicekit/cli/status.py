@@ -9,10 +9,10 @@ from servicekit.cli.freshness import outdated
 from servicekit.cli.output import as_json, duration, note, ours, paint, table
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
-from servicekit.install.manifest import Manifest
 from servicekit.install.present import drifted
 from servicekit.install.rootfs import Tree
 from servicekit.managers import Seen
+from servicekit.service.manifest import Manifest
 from servicekit.text import printable
 from servicekit.watchdog.status import Status, status_of
 

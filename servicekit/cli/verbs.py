@@ -30,7 +30,7 @@ GROUPS: Final = {
         "secret": Verb("secret", "app", "Store, list and remove the secrets of a profile."),
         "start": Verb("control", "start", "Start a service and wait until it is ready."),
         "stop": Verb("control", "stop", "Stop a service and all its processes."),
-        "restart": Verb("control", "restart", "Stop a service and start it again."),
+        "restart": Verb("restart", "restart", "Stop a service and start it again."),
         "switch": Verb("switch", "switch", "Stop the running service and start another one."),
     },
     "Inspection": {

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from servicekit.doctor.view import RefusedProfile
     from servicekit.host.bounded import Pending
     from servicekit.install.installation import Order
-    from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager
     from servicekit.places import Places
+    from servicekit.service.manifest import Manifest
 
 S = TypeVar("S")
 T = TypeVar("T")

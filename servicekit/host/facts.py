@@ -30,6 +30,16 @@ class Process:
         return f"{who} ({known})" if known else who
 
 
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What an engine's processes have done so far."""
+
+    cpu_seconds: float = 0.0
+    io_bytes: int = 0
+    run_delay: float = 0.0
+    """Seconds that they wanted a CPU and did not get one."""
+
+
 class GpuView(StrEnum):
     """State of the profile's GPUs."""
 

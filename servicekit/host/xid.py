@@ -10,18 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.fault import Fault
-
 if TYPE_CHECKING:
-    from collections.abc import (
-        Callable,
-        Mapping,
-    )
+    from collections.abc import Callable, Mapping
 
-
-_KERNEL_RECORD: Final = 8192
-"""Bytes that the kernel's record of one message has at most."""
+_KERNEL_RECORD: Final = 8192  # bytes of the kernel's longest record of one message
 
 
 class Recovery(StrEnum):
@@ -59,18 +51,10 @@ class Xid:
         """What brings the GPU back."""
         return RECOVERY.get(self.code, Recovery.NONE)
 
-    def fault(self) -> Fault | None:
-        """Return the fault that ends a run after this report; `None` where the engine may go on."""
-        sentence = f"Xid {self.code} on GPU {self.gpu}" + (f": {self.text}" if self.text else "")
-        match self.recovery:
-            case Recovery.NONE:
-                return None
-            case Recovery.RESTART_APP:
-                return Fault(Cause.GPU_FAULT, sentence, Cause.GPU_FAULT.remedies[0])
-            case Recovery.RESET | Recovery.REBOOT:
-                return Fault(
-                    Cause.GPU_LOST, sentence, f"{self.recovery}; {Cause.GPU_LOST.remedies[1]}"
-                )
+    @property
+    def named(self) -> str:
+        """Name it: `Xid 79 on GPU 0000:03:00: GPU has fallen off the bus`."""
+        return f"Xid {self.code} on GPU {self.gpu}" + (f": {self.text}" if self.text else "")
 
 
 _XID: Final = re.compile(

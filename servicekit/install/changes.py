@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from servicekit.install.manifest import Written, fingerprint, is_link, sha256
+from servicekit.service.manifest import Written, fingerprint, is_link, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import PurePosixPath
 
-    from servicekit.install.manifest import Manifest
+    from servicekit.service.manifest import Manifest
     from servicekit.service.render import Artifact
 
 FOR_OTHERS: Final = 0o077

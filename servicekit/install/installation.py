@@ -16,12 +16,12 @@ from servicekit.install.installer import (
     profile_id,
     remove,
 )
-from servicekit.install.manifest import Manifest
 from servicekit.install.present import manifests
 from servicekit.install.transaction import Directory, apply, make_directory
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals, survey
+from servicekit.service.manifest import Manifest
 from servicekit.service.plan import make_plan
 from servicekit.service.render import artifacts
 from servicekit.service.unit import moved_directories

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from servicekit.errors import UserError
 from servicekit.install.changes import Act, changes, record
-from servicekit.install.manifest import inherited
 from servicekit.install.present import look, manifests
 from servicekit.install.transaction import apply
 from servicekit.managers import accounts
+from servicekit.service.manifest import inherited
 from servicekit.text import shown
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pathlib import PurePosixPath
 
     from servicekit.install.changes import Change
-    from servicekit.install.manifest import Manifest
     from servicekit.install.rootfs import Tree
     from servicekit.install.transaction import Directory, Turn
     from servicekit.managers import Manager
     from servicekit.places import Places
+    from servicekit.service.manifest import Manifest
     from servicekit.service.render import Artifact
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from servicekit.errors import UserError
-from servicekit.install.manifest import Manifest, from_json
+from servicekit.service.manifest import Manifest, from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import PurePosixPath
 
     from servicekit.install.changes import Present
-    from servicekit.install.manifest import Written
     from servicekit.install.rootfs import Tree
     from servicekit.places import Places
+    from servicekit.service.manifest import Written
 
 
 def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:

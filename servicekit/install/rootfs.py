@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from servicekit.host.files import try_lock
 from servicekit.host.removal import remove_tree
 from servicekit.install.changes import Present
-from servicekit.install.manifest import is_link
+from servicekit.service.manifest import is_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.errors import UserError
 from servicekit.install.changes import Act
-from servicekit.install.manifest import Manifest, sha256
 from servicekit.install.present import manifests
+from servicekit.service.manifest import Manifest, sha256
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -20,9 +20,9 @@ from servicekit.service.weakenings import weakenings
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from servicekit.install.manifest import Manifest
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
+    from servicekit.service.manifest import Manifest
 
 LINGERING: Final = Path("/var/lib/systemd/linger")
 """Has a file for each user whose services run without a session."""

@@ -25,11 +25,11 @@ from servicekit.install.installer import (
     remove,
     tunnel_id,
 )
-from servicekit.install.manifest import Manifest
 from servicekit.install.transaction import Directory, turn
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.access import HOMES, OWN_PLACE, TEMPORARY, Hidden, program, proved
+from servicekit.service.manifest import Manifest
 from servicekit.service.render import Artifact, boot, rendered, static
 from servicekit.tunnel.keys import KeyPair
 from servicekit.tunnel.state import sweep_ssh

@@ -24,10 +24,10 @@ from servicekit.tunnel.values import KEY, LOOPBACK, directory
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
     from servicekit.places import Places
     from servicekit.profiles.model import Profile
+    from servicekit.service.manifest import Manifest
     from servicekit.tunnel.state import TunnelState
     from servicekit.tunnel.values import Tunnel
 

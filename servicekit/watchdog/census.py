@@ -16,16 +16,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-from servicekit.host import cgroups, procfs
+from servicekit.host import procfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from servicekit.host.facts import Process
     from servicekit.host.procfs import Stat
-    from servicekit.watchdog.adopted import AdoptedProcesses
-    from servicekit.watchdog.engine import EngineProcess
 
 VARIABLE: Final = "SERVICEKIT_RUN"
 """Environment variable that carries the marker of a run."""
@@ -139,59 +136,6 @@ def _marker_in(environment: bytes) -> Marker | None:
         if entry.startswith(name):
             return Marker.parse(entry[len(name) :].decode(errors="surrogateescape"))
     return None
-
-
-def reap_adopted(
-    census: Census, engine: EngineProcess | None, processes: Mapping[int, Stat] | None = None
-) -> tuple[int, ...]:
-    """Reap adopted processes that have died; return their pids.
-
-    The live engine's leader is left to its own `poll`, and our helpers to theirs. `processes` is a
-    survey that was taken just now, where the caller has one.
-    """
-    processes = census.look() if processes is None else processes
-    reaped = []
-    for pid in census.adopted(processes) - ({engine.pid} if engine is not None else set()):
-        with suppress(ChildProcessError):
-            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
-                reaped.append(pid)
-    return tuple(reaped)
-
-
-def orphans(
-    marker: Marker,
-    *,
-    census: Census,
-    live: EngineProcess | None = None,
-    delegated: Path | None = None,
-    adopted: AdoptedProcesses | None = None,
-    processes: Mapping[int, Stat] | None = None,
-) -> tuple[Process, ...]:
-    """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.
-
-    They carry a marker of this service, or are in an engine's group of our unit, or were left to
-    us, or were written down by an earlier run (`adopted`), or descend from one of these. A process
-    that carries another's marker is never among them. `processes` is a survey that was taken just
-    now, where the caller has one.
-    """
-    processes = census.look() if processes is None else processes
-    markers = census.marked(processes)
-    roots = {pid for pid, found in markers.items() if found.same_service(marker)}
-    for group in cgroups.engines(delegated) if delegated is not None else ():
-        roots |= cgroups.members(group)
-    roots |= census.adopted(processes)
-    roots |= adopted.among(processes.values()) if adopted is not None else set()
-    ours = procfs.descendants(roots, processes) - (
-        live.members(processes).keys() if live else set()
-    )
-    session = os.getsid(0)
-    return tuple(
-        census.describe(processes[pid])
-        for pid in sorted(ours)
-        if processes[pid].alive
-        and processes[pid].session != session
-        and (pid not in markers or markers[pid].same_service(marker))
-    )
 
 
 def sweep(processes: Iterable[Stat | Process]) -> None:

@@ -20,6 +20,7 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.errors import ExitCode, UserError
 from servicekit.host import bounded, cgroups, procfs
+from servicekit.host.facts import Activity
 from servicekit.host.shared_memory import SharedMemory
 from servicekit.log import Priority, open_events
 from servicekit.managers.haste import lost_stop
@@ -27,10 +28,10 @@ from servicekit.places import Scope
 from servicekit.profiles import credentials
 from servicekit.watchdog import clock, evidence, history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
-from servicekit.watchdog.census import Census, Marker, reap_adopted, sweep
+from servicekit.watchdog.census import Census, Marker, sweep
 from servicekit.watchdog.dead_mans_switch import DeadMansSwitch
 from servicekit.watchdog.ending import fault_of
-from servicekit.watchdog.engine import EngineProcess, become_subreaper, delegated_cgroup, stop_with
+from servicekit.watchdog.engine import EngineProcess, become_subreaper, reap_adopted, stop_with
 from servicekit.watchdog.events import (
     ActivityRead,
     EngineExited,
@@ -51,7 +52,7 @@ from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.ports import port_holder
 from servicekit.watchdog.preload import preload
-from servicekit.watchdog.progress import Activity, download_bytes, signs
+from servicekit.watchdog.progress import download_bytes, signs
 from servicekit.watchdog.publish import Notifier
 from servicekit.watchdog.reporter import Reporter
 from servicekit.watchdog.state import UP
@@ -72,16 +73,14 @@ if TYPE_CHECKING:
     from servicekit.watchdog.ports import PortHolder
     from servicekit.watchdog.view import View
 
+# Seconds between looks at an engine: while it loads, while a completion waits, while it ends.
 LOADING_LOOK: Final = 2.0
-"""Seconds between looks at what a loading engine does."""
-# Seconds between looks at what an engine does while a completion waits, and while it ends.
 WAITING_LOOK: Final = 1.0
 ENDING_LOOK: Final = 0.2
 VRAM_STEP: Final = 64
 """MiB that a loading engine must take of its GPU for it to be progress."""
 READ_SIZE: Final = 1 << 16
-LAST_READS: Final = 64
-"""Reads of a dead engine's output: more than its pipe holds."""
+LAST_READS: Final = 64  # reads of a dead engine's output: more than its pipe holds
 QUIET: Final = 10.0
 """Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
 
@@ -125,7 +124,7 @@ class Watchdog:
             notifier=Notifier(),
         )
         become_subreaper()
-        self._delegated = delegated_cgroup()
+        self._delegated = cgroups.delegated()
         self._census = Census()
         self._marker = Marker(profile.name, self._id, str(places.state / profile.name))
         self._shared = SharedMemory(self._census.memory)
@@ -245,10 +244,9 @@ class Watchdog:
             return ledger.read(self._ledger)
         return records
 
-    # Orders of the loop.
+    # Orders of the loop: see `World`.
 
     def launch(self) -> int:
-        """See `World.launch`."""
         wrapper = str(self._places.wrapper(self._profile.name))
         self._shared.begin()
         try:
@@ -268,19 +266,16 @@ class Watchdog:
         return engine.pid
 
     def terminate(self) -> None:
-        """See `World.terminate`."""
         if self._engine is not None:
             self._engine.terminate()
             if self._ending is None:
                 self._ending = asyncio.get_running_loop().create_task(self._watch_ending())
 
     def kill(self) -> None:
-        """See `World.kill`."""
         if self._engine is not None:
             self._engine.kill()
 
     def sweep(self, processes: tuple[Process, ...]) -> None:
-        """See `World.sweep`."""
         new = [one for one in processes if (one.pid, one.started) not in self._swept]
         if new:  # what cannot be killed is tried again and again, and logged once
             names = ", ".join(process.named for process in new)
@@ -291,7 +286,6 @@ class Watchdog:
         reap_adopted(self._census, self._engine)
 
     async def survey(self) -> SurveyResult:
-        """See `World.survey`."""
         engine = self._alive()
         found = await self._surveyor.look(engine)
         reap_adopted(self._census, self._engine, self._surveyor.processes)
@@ -303,7 +297,6 @@ class Watchdog:
         return found
 
     async def probe(self) -> ProbePassed | ProbeFailed:
-        """See `World.probe`."""
         result = await self._monitor.readiness()
         engine = self._alive()
         first = self._loop.memory.phase is RunPhase.LOADING and isinstance(result, ProbePassed)
@@ -313,19 +306,15 @@ class Watchdog:
         return result
 
     async def read_counters(self) -> Counters | None:
-        """See `World.read_counters`."""
         return await self._monitor.counters()
 
     def report_ready(self) -> None:
-        """See `World.report_ready`."""
         self.reporter.ready(self._loop.memory)
 
     def extend_timeout(self, seconds: float) -> None:
-        """See `World.extend_timeout`."""
         self.reporter.extend(seconds)
 
     def keep_alive(self) -> float:
-        """See `World.keep_alive`."""
         if self._switch is not None:
             self._switch.rearm()
         if time.monotonic() - self._ooms_at > QUIET:
@@ -334,7 +323,6 @@ class Watchdog:
         return self.reporter.tick(self._loop.memory, QUIET)
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
-        """See `World.changed`."""
         self.reporter.changed(before, now, seen)
 
     # Happenings.

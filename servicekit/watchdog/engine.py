@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from servicekit.host import cgroups, procfs
 from servicekit.host.child import Child, inherited
+from servicekit.host.facts import Activity
 from servicekit.watchdog.census import VARIABLE, sweep
-from servicekit.watchdog.progress import Activity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from servicekit.host.child import ExitStatus
     from servicekit.host.facts import Process
     from servicekit.host.procfs import Stat
+    from servicekit.watchdog.adopted import AdoptedProcesses
     from servicekit.watchdog.census import Census, Marker
 
 SHELL: Final = "/bin/sh"
@@ -48,11 +49,6 @@ def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl {option} failed")
-
-
-def delegated_cgroup() -> Path | None:
-    """Take over our unit's control group, where systemd delegated it; else `None`."""
-    return cgroups.delegated()
 
 
 class EngineProcess:
@@ -84,7 +80,7 @@ class EngineProcess:
     ) -> Self:
         """Start an engine in a session of its own; raise `OSError` where it cannot be.
 
-        `delegated` is what `delegated_cgroup` gave: the engine joins a group of its own in it
+        `delegated` is what `cgroups.delegated` gave: the engine joins a group of its own in it
         before it executes. To be called from the main thread.
         """
         variables = inherited(environment)
@@ -219,6 +215,59 @@ class EngineProcess:
             self.output = -1
         if self.group is not None:
             cgroups.remove(self.group)
+
+
+def reap_adopted(
+    census: Census, engine: EngineProcess | None, processes: Mapping[int, Stat] | None = None
+) -> tuple[int, ...]:
+    """Reap adopted processes that have died; return their pids.
+
+    The live engine's leader is left to its own `poll`, and our helpers to theirs. `processes` is a
+    survey that was taken just now, where the caller has one.
+    """
+    processes = census.look() if processes is None else processes
+    reaped = []
+    for pid in census.adopted(processes) - ({engine.pid} if engine is not None else set()):
+        with suppress(ChildProcessError):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
+                reaped.append(pid)
+    return tuple(reaped)
+
+
+def orphans(
+    marker: Marker,
+    *,
+    census: Census,
+    live: EngineProcess | None = None,
+    delegated: Path | None = None,
+    adopted: AdoptedProcesses | None = None,
+    processes: Mapping[int, Stat] | None = None,
+) -> tuple[Process, ...]:
+    """Find what runs of this service left behind: of earlier ones and, without `live`, of this one.
+
+    They carry a marker of this service, or are in an engine's group of our unit, or were left to
+    us, or were written down by an earlier run (`adopted`), or descend from one of these. A process
+    that carries another's marker is never among them. `processes` is a survey that was taken just
+    now, where the caller has one.
+    """
+    processes = census.look() if processes is None else processes
+    markers = census.marked(processes)
+    roots = {pid for pid, found in markers.items() if found.same_service(marker)}
+    for group in cgroups.engines(delegated) if delegated is not None else ():
+        roots |= cgroups.members(group)
+    roots |= census.adopted(processes)
+    roots |= adopted.among(processes.values()) if adopted is not None else set()
+    ours = procfs.descendants(roots, processes) - (
+        live.members(processes).keys() if live else set()
+    )
+    session = os.getsid(0)
+    return tuple(
+        census.describe(processes[pid])
+        for pid in sorted(ours)
+        if processes[pid].alive
+        and processes[pid].session != session
+        and (pid not in markers or markers[pid].same_service(marker))
+    )
 
 
 def _require_executable(program: str) -> None:

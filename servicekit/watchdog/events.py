@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from servicekit.diagnosis.fault import Fault
     from servicekit.engines.base import Contexts, Counters
     from servicekit.errors import ExitCode
+    from servicekit.host.facts import Activity
     from servicekit.profiles.model import Profile
     from servicekit.profiles.vocabulary import Reason
-    from servicekit.watchdog.progress import Activity
 
 
 class RunPhase(StrEnum):

@@ -84,7 +84,7 @@ class Probing(Task):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Task):
+class CounterReading(Task):
     """The engine's counters: the reading under way, and the last one."""
 
     counters: Counters | None = None
@@ -139,7 +139,7 @@ class Memory:
     hold: Hold = Hold()
     load: Load = Load()
     probe: Probing = Probing()
-    reading: Reading = Reading()
+    reading: CounterReading = CounterReading()
     vitals: Vitals = Vitals()
     survey: Task = Task()
     contexts: Contexts | None = None

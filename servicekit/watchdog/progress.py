@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from servicekit.watchdog.events import Sign
@@ -11,15 +10,7 @@ from servicekit.watchdog.events import Sign
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-@dataclass(frozen=True, slots=True)
-class Activity:
-    """What an engine's processes have done so far."""
-
-    cpu_seconds: float = 0.0
-    io_bytes: int = 0
-    run_delay: float = 0.0
-    """Seconds that they wanted a CPU and did not get one."""
+    from servicekit.host.facts import Activity
 
 
 BUSY_CPU: Final = 0.1

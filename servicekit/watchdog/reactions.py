@@ -44,7 +44,7 @@ from servicekit.watchdog.events import (
     Sweep,
     WorkerExited,
 )
-from servicekit.watchdog.memory import Memory, Probing, Reading
+from servicekit.watchdog.memory import CounterReading, Memory, Probing
 from servicekit.watchdog.progress import stands_still, starved
 
 # Cadences that no profile needs to change, in seconds.
@@ -408,7 +408,7 @@ def counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple[
     """Note what moved; a user's finished completion proves as much as our own."""
     at, now, before = event.at, event.counters, memory.reading.counters
     waiting = memory.probe.unanswered_since is not None or memory.probe.running
-    reading = Reading(
+    reading = CounterReading(
         next_at=at + (min(DEGRADED_EVERY, COUNTERS_EVERY) if waiting else COUNTERS_EVERY),
         counters=now or before,
         moved_at=memory.reading.moved_at,

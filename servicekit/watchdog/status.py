@@ -22,9 +22,9 @@ from servicekit.watchdog import clock, history, publish
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
     from servicekit.places import Places
+    from servicekit.service.manifest import Manifest
     from servicekit.watchdog.clock import Moment
     from servicekit.watchdog.history import RunSummary
     from servicekit.watchdog.ledger import Record

@@ -11,8 +11,11 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from servicekit.diagnosis.causes import Cause
+from servicekit.diagnosis.fault import Fault
 from servicekit.host.facts import GpuView, Process
-from servicekit.watchdog.census import orphans
+from servicekit.watchdog.ending import fault_of
+from servicekit.watchdog.engine import orphans
 from servicekit.watchdog.events import SurveyResult
 from servicekit.watchdog.ports import port_holder
 
@@ -20,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Mapping
     from pathlib import Path
 
-    from servicekit.diagnosis.fault import Fault
     from servicekit.host.gpu import GpuReading, Gpus
     from servicekit.host.procfs import Stat
     from servicekit.host.xid import Xid
@@ -202,7 +204,7 @@ class Surveyor:
 
         await self._present.wait()  # before that there is no driver that could report anything
         async for xid in self._sight.faults(self._gpus.names):
-            fault = xid.fault()
+            fault = xid_fault(xid)
             if fault is None or not self._is_ours(xid):
                 continue
             if xid.recovery is not Recovery.RESTART_APP:
@@ -223,6 +225,20 @@ class Surveyor:
         if self._gpus is not None:
             self._gpus.close()
             self._lock.release()
+
+
+def xid_fault(xid: Xid) -> Fault | None:
+    """Return the fault that ends a run after an Xid; `None` where the engine may go on."""
+    from servicekit.host.xid import Recovery
+
+    match xid.recovery:
+        case Recovery.NONE:
+            return None
+        case Recovery.RESTART_APP:
+            return fault_of(Cause.GPU_FAULT, xid.named)
+        case Recovery.RESET | Recovery.REBOOT:
+            remedy = f"{xid.recovery}; {Cause.GPU_LOST.remedies[1]}"
+            return Fault(Cause.GPU_LOST, xid.named, remedy)
 
 
 def _busy(gpu: GpuReading) -> bool | None:

@@ -23,8 +23,8 @@ from servicekit.host.facts import GpuView
 from servicekit.host.gpu import Gpus, XidWatch
 from servicekit.profiles.parsing import parse
 from servicekit.watchdog import gpu_holders
-from servicekit.watchdog.census import Census, Marker, reap_adopted, sweep
-from servicekit.watchdog.engine import EngineProcess, become_subreaper
+from servicekit.watchdog.census import Census, Marker, sweep
+from servicekit.watchdog.engine import EngineProcess, become_subreaper, reap_adopted
 from servicekit.watchdog.survey import Surveyor
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ import pytest
 from servicekit.errors import UserError
 from servicekit.host import procfs, untrusted
 from servicekit.host.removal import remove_tree
-from servicekit.install.manifest import Manifest
 from servicekit.managers import Seen
 from servicekit.models.hub_cache import Repository
 from servicekit.models.weights import _read as read_index
 from servicekit.places import below
+from servicekit.service.manifest import Manifest
 from servicekit.watchdog import ledger
 from servicekit.watchdog.publish import read_state
 from servicekit.watchdog.status import status_of

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servicekit.lab.bench.figures import FIGURES
-from servicekit.lab.bench.result import BenchResult, Conditions, ContextFigures, Prefix
+from servicekit.lab.bench.result import BenchResult, ContextFigures
+from servicekit.lab.bench.samples import Conditions, Prefix
 from servicekit.lab.compare.comparison import compared
 from servicekit.lab.compare.judgement import Difference, judge
 from servicekit.lab.compare.matching import mismatches

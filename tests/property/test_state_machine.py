@@ -53,7 +53,7 @@ from servicekit.diagnosis.causes import Cause, Retry
 from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
-from servicekit.host.facts import GpuView, Process
+from servicekit.host.facts import Activity, GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.ending import OUT_OF_MEMORY, PERMANENT
 from servicekit.watchdog.events import (
@@ -93,7 +93,6 @@ from servicekit.watchdog.events import (
     WorkerExited,
 )
 from servicekit.watchdog.memory import Memory
-from servicekit.watchdog.progress import Activity
 from servicekit.watchdog.state import step, wake_at
 from servicekit.watchdog.view import Published, view
 

@@ -15,8 +15,8 @@ RUN = """
 import os, sys, time
 from servicekit.host import cgroups
 from servicekit.watchdog.census import Census, Marker
-from servicekit.watchdog.engine import EngineProcess, delegated_cgroup
-group = delegated_cgroup()
+from servicekit.watchdog.engine import EngineProcess
+group = cgroups.delegated()
 if group is None:
     raise SystemExit("not delegated")
 escapes = '''

@@ -26,9 +26,9 @@ from plans import profile
 from typing_extensions import override
 
 from servicekit.errors import ExitCode
-from servicekit.install.manifest import Manifest
 from servicekit.managers import Seen
 from servicekit.places import below
+from servicekit.service.manifest import Manifest
 from servicekit.tunnel import keys
 from servicekit.tunnel.state import read_state
 from servicekit.tunnel.status import ExpectedEngines, TunnelStatus, conclude, look_through

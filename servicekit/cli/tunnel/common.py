@@ -12,8 +12,8 @@ from servicekit.cli.output import duration, ours, paint
 from servicekit.cli.session import Session
 
 if TYPE_CHECKING:
-    from servicekit.install.manifest import Manifest
     from servicekit.managers import Manager, Seen
+    from servicekit.service.manifest import Manifest
     from servicekit.tunnel.state import TunnelState
 
 LOOK_EVERY: Final = 0.1  # seconds

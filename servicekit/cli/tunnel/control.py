@@ -14,7 +14,9 @@ from servicekit.cli.tunnel.common import TunnelName, TunnelService, manifest_of
 if TYPE_CHECKING:
     from servicekit.cli.session import Session
 
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Return without waiting until it is up.")]
+NoWaitUntilUp = Annotated[
+    bool, typer.Option("--no-wait", help="Return without waiting until it is up.")
+]
 
 
 def _service(opened: Session, name: str) -> TunnelService:
@@ -22,7 +24,7 @@ def _service(opened: Session, name: str) -> TunnelService:
 
 
 def start(
-    ctx: typer.Context, name: TunnelName, *, no_wait: NoWait = False, user: ForUser = False
+    ctx: typer.Context, name: TunnelName, *, no_wait: NoWaitUntilUp = False, user: ForUser = False
 ) -> None:
     """Start a tunnel and wait until it is up.
 
@@ -45,7 +47,7 @@ def stop(ctx: typer.Context, name: TunnelName, *, user: ForUser = False) -> None
 
 
 def restart(
-    ctx: typer.Context, name: TunnelName, *, no_wait: NoWait = False, user: ForUser = False
+    ctx: typer.Context, name: TunnelName, *, no_wait: NoWaitUntilUp = False, user: ForUser = False
 ) -> None:
     """Stop a tunnel and start it again, as `start` does."""
     _service(session_of(ctx, user=user), name).start_anew(wait=not no_wait)

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from servicekit.cli.session import Session
-    from servicekit.install.manifest import Manifest
     from servicekit.managers import Seen
+    from servicekit.service.manifest import Manifest
     from servicekit.tunnel.status import ExpectedEngines, TunnelReport
     from servicekit.tunnel.values import Tunnel
 

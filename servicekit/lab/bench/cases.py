@@ -8,7 +8,7 @@ from typing import Annotated, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from servicekit.lab.bench.result import Conditions, Prefix
+from servicekit.lab.bench.samples import Conditions, Prefix
 from servicekit.lab.verify.chat import MOST_TOKENS
 from servicekit.profiles.vocabulary import NAME, matching
 
@@ -18,7 +18,7 @@ SHARE: Final = 0.75  # part of the room that a prompt takes which may be shorter
 LARGEST: Final = 64 << 10  # bytes of a suite's file; a device would never end
 SMALLEST: Final = 128  # prompt tokens below which a length cannot be set
 
-Name = Annotated[str, AfterValidator(matching(NAME, 'a name of a-z, 0-9 and "-"'))]
+CaseName = Annotated[str, AfterValidator(matching(NAME, 'a name of a-z, 0-9 and "-"'))]
 
 
 def _pattern(text: str) -> str:
@@ -42,7 +42,7 @@ class _Data(BaseModel):
 class CaseData(_Data):
     """One kind of request; with several concurrencies, a case for each."""
 
-    name: Name
+    name: CaseName
     question: str
     expect: Annotated[str, AfterValidator(_pattern)] | None = None
     """Regular expression that the right answer contains, ignoring case."""
@@ -66,7 +66,7 @@ class CaseData(_Data):
 class SuiteData(_Data):
     """A suite."""
 
-    name: Name
+    name: CaseName
     version: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
     summary: str
     context: Annotated[int, Field(ge=1)] | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from servicekit.engines.prometheus import read_samples, totals
-from servicekit.lab.bench.result import MOST, EngineSide
+from servicekit.lab.bench.samples import MOST, EngineSide
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import ceil
 from statistics import median, stdev
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.lab.bench.result import Case, Sample
+    from servicekit.lab.bench.samples import Sample
 
 
 class Statistics(NamedTuple):
@@ -62,58 +62,3 @@ DECODE: Final = Figure("decode", "decode", "tokens/s", lambda sample: sample.dec
 DONE: Final = Figure("done", "answer finished", "s", lambda sample: sample.done)
 
 FIGURES: Final = (TTFT, VISIBLE, PREFILL, DECODE, DONE)  # in the order of a request
-
-
-class CaseFigure(NamedTuple):
-    """A figure that a case has once. It has no spread, so no verdict follows from it."""
-
-    name: str
-    label: str
-    unit: str
-    of: Callable[[Case], float | None]
-
-
-# In the order of a comparison.
-CASE_FIGURES: Final = (
-    CaseFigure("throughput", "throughput", "tokens/s", lambda case: case.throughput),
-    CaseFigure(
-        "acceptance",
-        "acceptance",
-        "%",
-        lambda case: case.engine.acceptance if case.engine else None,
-    ),
-    CaseFigure(
-        "acceptance_length",
-        "per verification",
-        "tokens",
-        lambda case: case.engine.acceptance_length if case.engine else None,
-    ),
-    CaseFigure("correctness", "correctness", "%", lambda case: case.correctness),
-)
-
-
-def summary(case: Case) -> dict[str, Any]:
-    side = case.engine
-    return {
-        "case": case.name,
-        "samples": len(case.samples),
-        "planned": case.planned,
-        "faults": list(case.faults),
-        "correctness": case.correctness,
-        "throughput": case.throughput,
-        "cut_off": case.cut_off,
-        "foreign_tokens": case.foreign,
-        **{
-            figure.name: None if (stats := case.statistics(figure)) is None else stats._asdict()
-            for figure in FIGURES
-        },
-        "engine": None
-        if side is None
-        else {
-            "ttft": side.ttft,
-            "prefill": side.prefill,
-            "decode": side.decode,
-            "acceptance": side.acceptance,
-            "acceptance_length": side.acceptance_length,
-        },
-    }

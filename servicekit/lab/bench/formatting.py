@@ -6,7 +6,8 @@ from math import floor, log10
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from servicekit.lab.bench.figures import CaseFigure, Figure, Statistics
+    from servicekit.lab.bench.figures import Figure, Statistics
+    from servicekit.lab.bench.result import CaseFigure
 
 MOST_PLACES: Final = 9  # decimal places, at most; smaller values would only clutter a table
 DIGITS: Final = 3  # significant digits; whole numbers are shown in full, percentages to a tenth

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from servicekit.lab.bench.result import Prefix
+from servicekit.lab.bench.samples import Prefix
 from servicekit.lab.ruler import SENTENCE, Length
 
 if TYPE_CHECKING:

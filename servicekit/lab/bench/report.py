@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.lab.bench.figures import DECODE, FIGURES, PREFILL, TTFT, Figure
 from servicekit.lab.bench.formatting import number, with_unit
-from servicekit.lab.bench.result import Prefix
+from servicekit.lab.bench.samples import Prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.lab.bench.result import BenchResult, Case, EngineSide
+    from servicekit.lab.bench.result import BenchResult, Case
+    from servicekit.lab.bench.samples import EngineSide
 
 HEADS: Final = ("CASE", "FIGURE", "MEDIAN", "P99", "LEAST", "MOST", "DEVIATION", "ENGINE'S OWN")
 LENGTH_OFF: Final = 0.02  # part of a prompt's length by which the engine's count may differ

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from servicekit.engines.base import ShapeError
 from servicekit.errors import UserError
 from servicekit.lab.bench import counters, prompts
-from servicekit.lab.bench.result import Case, Sample
+from servicekit.lab.bench.result import Case
+from servicekit.lab.bench.samples import Sample
 from servicekit.lab.ruler import LONG, SHORT, Length, Ruler
 from servicekit.lab.verify.chat import ChatRequest
 from servicekit.lab.verify.runner import ChatClient
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from servicekit.lab.bench.cases import Planned
-    from servicekit.lab.bench.result import EngineSide
+    from servicekit.lab.bench.samples import EngineSide
     from servicekit.lab.verify.chat import ChatReply
     from servicekit.profiles.vocabulary import EngineName
 

@@ -18,7 +18,7 @@ from servicekit import data
 from servicekit.errors import ExitCode, UserError
 from servicekit.lab.bench import prompts
 from servicekit.lab.bench.cases import LARGEST, SHARE, SMALLEST, CaseData, Planned, SuiteData
-from servicekit.lab.bench.result import Conditions, Sampling, Suite
+from servicekit.lab.bench.samples import Conditions, Sampling, Suite
 from servicekit.profiles.findings import Finding, lines_of, syntax, texts, wording
 from servicekit.text import did_you_mean
 

@@ -15,7 +15,8 @@ from servicekit.lab.bench.formatting import number
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from servicekit.lab.bench.figures import CaseFigure, Figure
+    from servicekit.lab.bench.figures import Figure
+    from servicekit.lab.bench.result import CaseFigure
     from servicekit.lab.compare.comparison import ComparedCase, ComparedRun, Comparison
 
 # Pixels, but for `ROOM` and `CURVE`.

@@ -7,8 +7,9 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from servicekit.errors import UserError
-from servicekit.lab.bench.figures import CASE_FIGURES, FIGURES, CaseFigure
+from servicekit.lab.bench.figures import FIGURES
 from servicekit.lab.bench.report import doubts
+from servicekit.lab.bench.result import CASE_FIGURES, CaseFigure
 from servicekit.lab.compare.judgement import Judgement, judge, relative
 from servicekit.lab.compare.matching import refuse_mismatch
 from servicekit.lab.compare.traps import Trap, traps
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from servicekit.lab.bench.figures import Figure, Statistics
-    from servicekit.lab.bench.result import BenchResult, Case, Conditions, Suite
+    from servicekit.lab.bench.result import BenchResult, Case
+    from servicekit.lab.bench.samples import Conditions, Suite
 
 MOST: Final = 8  # runs in one comparison: as many colours as people can distinguish
 # Conditions that may be unknown: their names, and the value that means "unknown".

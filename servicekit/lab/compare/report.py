@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from markupsafe import Markup
 
 from servicekit import __version__
-from servicekit.lab.bench.figures import CASE_FIGURES, FIGURES
+from servicekit.lab.bench.figures import FIGURES
 from servicekit.lab.bench.formatting import percent, spread, worst
+from servicekit.lab.bench.result import CASE_FIGURES
 from servicekit.lab.compare.charts import chart
 from servicekit.lab.compare.drawing import drawn
 from servicekit.lab.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Difference
@@ -18,7 +19,8 @@ from servicekit.service.render import rendered
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from servicekit.lab.bench.figures import CaseFigure, Figure
+    from servicekit.lab.bench.figures import Figure
+    from servicekit.lab.bench.result import CaseFigure
     from servicekit.lab.compare.comparison import ComparedFigure, ComparedValue, Comparison
 
 TEMPLATE: Final = "comparison.html.j2"

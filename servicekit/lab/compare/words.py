@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from servicekit.lab.bench.result import Conditions, ContextFigures, Suite
+    from servicekit.lab.bench.result import ContextFigures
+    from servicekit.lab.bench.samples import Conditions, Suite
     from servicekit.lab.compare.comparison import ComparedRun
 
 # What each figure is, by its name.

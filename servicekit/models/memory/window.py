@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from servicekit.models.memory.recipe import Recipe
 
 
-class Length(NamedTuple):
+class ContextOption(NamedTuple):
     """How an engine is given its context, and a longer one than the model's window."""
 
     option: str
@@ -22,18 +22,18 @@ class Length(NamedTuple):
     """Variable that lets a longer context pass."""
 
 
-LENGTHS: Final[Mapping[str, Length]] = {
-    "sglang": Length(
+LENGTHS: Final[Mapping[str, ContextOption]] = {
+    "sglang": ContextOption(
         "context-length",
         ("json-model-override-args",),
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN",
     ),
-    "vllm": Length(
+    "vllm": ContextOption(
         "max-model-len",
         ("hf-overrides", "rope-scaling"),
         "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
     ),
-    "llamacpp": Length(
+    "llamacpp": ContextOption(
         "ctx-size",
         (
             *("rope-scaling", "rope-scale", "rope-freq-base", "rope-freq-scale"),

@@ -31,11 +31,11 @@ from servicekit.host import procfs
 from servicekit.host.bounded import BoundedCalls, NoReplyError
 from servicekit.host.facts import GpuView
 from servicekit.install.installation import Order
-from servicekit.install.manifest import Manifest
 from servicekit.managers.supervisor import Supervisor as SupervisorManager
 from servicekit.models.weights import Missing
 from servicekit.places import Scope, below
 from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.manifest import Manifest
 from servicekit.watchdog import ledger
 from servicekit.watchdog.ledger import Kind
 from servicekit.watchdog.publish import State, write_state

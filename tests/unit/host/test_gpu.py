@@ -24,6 +24,7 @@ from servicekit.host.procfs import Stat
 from servicekit.host.xid import KernelWatch, Recovery, Xid, same_address, xid_in
 from servicekit.watchdog import gpu_holders
 from servicekit.watchdog.gpu_holders import Holders, attribute
+from servicekit.watchdog.survey import xid_fault
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -424,7 +425,7 @@ def test_an_xid_is_read_from_a_message(message: str, expected: Xid | None) -> No
 def test_what_an_xid_asks_for(code: int, recovery: Recovery, cause: Cause | None) -> None:
     """A program's own fault is a restart, a lost GPU is for an operator, the rest is nothing."""
     xid = Xid(code, "0000:03:00", text="x")
-    fault = xid.fault()
+    fault = xid_fault(xid)
     assert xid.recovery is recovery
     assert (fault.cause if fault else None) is cause
     if fault:

@@ -10,7 +10,7 @@ import pytest
 
 from servicekit.errors import UserError
 from servicekit.install.changes import Act, Change, Present, changes, record
-from servicekit.install.manifest import Manifest, Written, fingerprint, from_json, inherited, sha256
+from servicekit.service.manifest import Manifest, Written, fingerprint, from_json, inherited, sha256
 from servicekit.service.render import Artifact
 
 UNIT = PurePosixPath("/etc/systemd/system/servicekit-x.service")

@@ -9,12 +9,12 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from servicekit.errors import ExitCode
-from servicekit.install.manifest import from_json, sha256
 from servicekit.lab.bench.result import BenchResult
 from servicekit.lab.verify.record import Verification
 from servicekit.places import Scope
 from servicekit.profiles.catalog import Catalog
 from servicekit.profiles.settings import load_settings, places_of
+from servicekit.service.manifest import from_json, sha256
 from servicekit.watchdog import history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
 from servicekit.watchdog.ledger import Kind

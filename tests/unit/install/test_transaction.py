@@ -18,9 +18,9 @@ from typing_extensions import override
 from servicekit.errors import UserError
 from servicekit.install import present, transaction
 from servicekit.install.changes import changes, record
-from servicekit.install.manifest import Manifest, inherited
 from servicekit.install.rootfs import Tree
 from servicekit.places import below
+from servicekit.service.manifest import Manifest, inherited
 from servicekit.service.render import Artifact
 
 if TYPE_CHECKING:

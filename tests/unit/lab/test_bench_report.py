@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench_results import case, conditions, result, sample, side
 
 from servicekit.lab.bench.report import HEADS, remarks, rows
-from servicekit.lab.bench.result import Case, Prefix
+from servicekit.lab.bench.samples import Prefix
+
+if TYPE_CHECKING:
+    from servicekit.lab.bench.result import Case
 
 
 def test_each_figure_stands_beside_the_engines_own() -> None:

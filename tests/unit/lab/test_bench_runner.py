@@ -15,8 +15,8 @@ from typing_extensions import override
 from servicekit.errors import UserError
 from servicekit.lab.bench import prompts, suites
 from servicekit.lab.bench.figures import DECODE, DONE, PREFILL, TTFT, VISIBLE
-from servicekit.lab.bench.result import Case, Prefix, Sample
 from servicekit.lab.bench.runner import SuiteRunner
+from servicekit.lab.bench.samples import Prefix, Sample
 from servicekit.lab.ruler import Length, Ruler
 from servicekit.lab.verify.chat import ChatReply
 from servicekit.lab.verify.client import Client
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from servicekit.lab.bench.cases import Planned
+    from servicekit.lab.bench.result import Case
     from servicekit.lab.verify.chat import ChatRequest
 
 SETTING = suites.ServiceLimits(4096, 4096, 4095, "fp8", tells_thinking=True, forces_length=True)

@@ -14,7 +14,7 @@ from servicekit.engines.base import ShapeError
 from servicekit.errors import UserError
 from servicekit.lab.bench import counters, suites
 from servicekit.lab.bench.precision import kv_precision
-from servicekit.lab.bench.result import EngineSide, Prefix
+from servicekit.lab.bench.samples import EngineSide, Prefix
 from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:

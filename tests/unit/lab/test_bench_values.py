@@ -11,17 +11,9 @@ from bench_results import case, conditions, result, sample, side
 
 from servicekit.host import run_files
 from servicekit.lab.bench import store
-from servicekit.lab.bench.figures import (
-    DECODE,
-    DONE,
-    FIGURES,
-    PREFILL,
-    TTFT,
-    VISIBLE,
-    statistics,
-    summary,
-)
-from servicekit.lab.bench.result import BenchResult, Prefix, ResultError, Sampling
+from servicekit.lab.bench.figures import DECODE, DONE, FIGURES, PREFILL, TTFT, VISIBLE, statistics
+from servicekit.lab.bench.result import BenchResult, ResultError, summary
+from servicekit.lab.bench.samples import Prefix, Sampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,8 @@ import pytest
 from servicekit.errors import UserError
 from servicekit.lab.bench.figures import DECODE, DONE, TTFT, statistics
 from servicekit.lab.bench.formatting import number, percent, with_unit
-from servicekit.lab.bench.result import BenchResult, ContextFigures, Prefix, Sampling
+from servicekit.lab.bench.result import BenchResult, ContextFigures
+from servicekit.lab.bench.samples import Prefix, Sampling
 from servicekit.lab.compare.comparison import compared
 from servicekit.lab.compare.judgement import Difference, compare, judge
 from servicekit.lab.compare.matching import mismatches
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from servicekit.lab.bench.figures import Statistics
-    from servicekit.lab.bench.result import Case, Suite
+    from servicekit.lab.bench.result import Case
+    from servicekit.lab.bench.samples import Suite
 
 
 def measured(

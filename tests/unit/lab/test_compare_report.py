@@ -11,8 +11,9 @@ import pytest
 from tinyhtml5.parser import HTMLParser
 
 from servicekit.errors import UserError
-from servicekit.lab.bench.figures import CASE_FIGURES, FIGURES
-from servicekit.lab.bench.result import Suite
+from servicekit.lab.bench.figures import FIGURES
+from servicekit.lab.bench.result import CASE_FIGURES
+from servicekit.lab.bench.samples import Suite
 from servicekit.lab.compare.charts import chart, is_sweep
 from servicekit.lab.compare.comparison import Comparison, compared
 from servicekit.lab.compare.drawing import check_drawing, drawn
@@ -22,8 +23,8 @@ from servicekit.lab.compare.words import MEANINGS
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-    from servicekit.lab.bench.figures import CaseFigure, Figure
-    from servicekit.lab.bench.result import Case
+    from servicekit.lab.bench.figures import Figure
+    from servicekit.lab.bench.result import Case, CaseFigure
 
 SHOWN: tuple[Figure | CaseFigure, ...] = (*FIGURES, *CASE_FIGURES)
 HOSTILE = '<script>alert("1")</script>'

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from servicekit.install.manifest import Manifest
 from servicekit.places import system_places
 from servicekit.profiles.parsing import parse
 from servicekit.profiles.vocabulary import ManagerName
@@ -22,6 +21,7 @@ from servicekit.service.host import (
     rivals,
     survey,
 )
+from servicekit.service.manifest import Manifest
 
 if TYPE_CHECKING:
     from servicekit.places import Places

@@ -20,12 +20,12 @@ from servicekit.host import procfs
 from servicekit.host.child import ExitStatus
 from servicekit.install.changes import Act
 from servicekit.install.installer import profile_id, removal, tunnel_id
-from servicekit.install.manifest import Manifest, Written, fingerprint
 from servicekit.install.rootfs import Tree
 from servicekit.managers import Seen
 from servicekit.places import below
 from servicekit.profiles.trusted_toml import Document, parse
 from servicekit.profiles.vocabulary import ManagerName
+from servicekit.service.manifest import Manifest, Written, fingerprint
 from servicekit.service.render import LINK
 from servicekit.tunnel.installation import TunnelFiles, barriers, propose
 from servicekit.tunnel.keys import KeyPair

@@ -18,14 +18,14 @@ from machines.waiting import wait_until
 
 from servicekit.host import cgroups, procfs
 from servicekit.host.child import Child, ExitStatus, inherited
-from servicekit.host.facts import Process
+from servicekit.host.facts import Activity, Process
 from servicekit.host.sockets import listeners
 from servicekit.watchdog.adopted import AdoptedProcesses
-from servicekit.watchdog.census import Census, Marker, orphans, reap_adopted, sweep
-from servicekit.watchdog.engine import EngineProcess, become_subreaper
+from servicekit.watchdog.census import Census, Marker, sweep
+from servicekit.watchdog.engine import EngineProcess, become_subreaper, orphans, reap_adopted
 from servicekit.watchdog.events import Sign
 from servicekit.watchdog.ports import port_holder
-from servicekit.watchdog.progress import Activity, download_bytes, signs, starved
+from servicekit.watchdog.progress import download_bytes, signs, starved
 from servicekit.watchdog.reporter import LINE_LENGTH, LineSplitter
 
 if TYPE_CHECKING:

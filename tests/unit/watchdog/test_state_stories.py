@@ -12,7 +12,7 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.diagnosis.fault import Fault
 from servicekit.engines.base import Contexts, Counters
 from servicekit.errors import ExitCode
-from servicekit.host.facts import GpuView, Process
+from servicekit.host.facts import Activity, GpuView, Process
 from servicekit.profiles.vocabulary import Reason
 from servicekit.watchdog.events import (
     ActivityRead,
@@ -41,7 +41,6 @@ from servicekit.watchdog.events import (
     WorkerExited,
 )
 from servicekit.watchdog.memory import Memory
-from servicekit.watchdog.progress import Activity
 from servicekit.watchdog.state import step, wake_at
 from servicekit.watchdog.view import Published, view
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from servicekit.host import procfs
-from servicekit.install.manifest import Manifest
 from servicekit.managers import Seen
 from servicekit.places import below
+from servicekit.service.manifest import Manifest
 from servicekit.watchdog.clock import Moment
 from servicekit.watchdog.ledger import Kind, Record
 from servicekit.watchdog.publish import State, write_state
