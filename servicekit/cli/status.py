@@ -78,13 +78,21 @@ def _age(found: Status) -> str:
     return age(found.since) if known is None else duration(known)
 
 
+def why(found: Status) -> str:
+    """Return why it is in its state; of a start also how long it takes so far, and usually."""
+    if found.starting_seconds is None:
+        return found.why
+    usual = f" of about {duration(found.eta_seconds)}" if found.eta_seconds is not None else ""
+    return f"{found.why} ({duration(found.starting_seconds)}{usual})"
+
+
 def _row(found: Status) -> tuple[str, ...]:
-    why = found.why
+    reason = why(found)
     if found.drift:
-        why += f" ({len(found.drift)} of its files changed by hand)"
+        reason += f" ({len(found.drift)} of its files changed by hand)"
     if found.outdated:
-        why += f" ({found.outdated.partition(':')[0]})"
-    return found.profile, found.state, _age(found), "yes" if found.enabled else "no", why
+        reason += f" ({found.outdated.partition(':')[0]})"
+    return found.profile, found.state, _age(found), "yes" if found.enabled else "no", reason
 
 
 def measured(figures: dict[str, float]) -> str:
@@ -110,7 +118,7 @@ def _tell(found: Status, verified: str) -> None:
     accepted = found.kv_precision_accepted
     below_fp8 = f'below FP8, accepted because "{accepted}"' if accepted else ""
     for label, text in (
-        ("why", found.why),
+        ("why", why(found)),
         ("remedy", ours(found.remedy)),
         ("cause", found.cause),
         ("serves", f"{found.served_name} at {found.url}" if found.url and found.pid else ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.watchdog.clock import seconds_between
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from servicekit.diagnosis.fault import Fault
     from servicekit.profiles.model import Restart
     from servicekit.watchdog.clock import Dated
+
+
+FIRST_ANSWER: Final = "waiting for the first answer"
+"""The boot phase of an engine that listens."""
+IMPORTS: Final = "launch and imports"
+"""What an engine does before its log shows a boot phase."""
+UNSEEN: Final = "launch and loading"
+"""The same of one whose log shows none before it listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +131,7 @@ class RunSummary:
     ready_seconds: float | None = None
     """From the launch to ready; `None` when it never was."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds in each boot phase that was left again, by its name."""
+    """Seconds from the launch to the first boot phase, and in each that was left, by name."""
 
 
 def runs(records: Iterable[Record]) -> tuple[RunSummary, ...]:
@@ -141,11 +149,14 @@ def _summed(run: str, entries: Sequence[Record]) -> RunSummary:
         first.setdefault(record.kind, record)
     gone, why = first.get(Kind.GONE), first.get(Kind.FAULT) or first.get(Kind.STOPPING)
     launched, ready = first.get(Kind.LAUNCHED), first.get(Kind.READY)
-    boot = [record for record in entries if record.kind in {Kind.PHASE, Kind.READY}]
+    boot = [one for one in entries if one.kind in {Kind.LAUNCHED, Kind.PHASE, Kind.READY}]
     phases: dict[str, float] = {}
     for entered, left in pairwise(boot):
-        if entered.kind is Kind.PHASE:
+        if entered.kind is not Kind.READY:
             name = str(entered.fields.get("boot", ""))
+            if entered.kind is Kind.LAUNCHED:
+                seen = left.fields.get("boot", FIRST_ANSWER) != FIRST_ANSWER
+                name = IMPORTS if seen else UNSEEN
             phases[name] = phases.get(name, 0.0) + _seconds(entered, left)
     return RunSummary(
         run=run,

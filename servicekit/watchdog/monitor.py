@@ -20,6 +20,7 @@ from servicekit.diagnosis.verdict import diagnose
 from servicekit.profiles.vocabulary import EngineName, Reason
 from servicekit.watchdog import health
 from servicekit.watchdog.events import Observed, ProbeFailed, ProbePassed, Progressed, Sign
+from servicekit.watchdog.history import FIRST_ANSWER
 from servicekit.watchdog.probe import NotReady, Owner, Ownership, Prober
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from servicekit.watchdog.ports import PortHolder
 
 # The published state is `starting` until an answer came, whatever the engine's log says.
-BOOT_WORDS: Final = {BootPhase.SERVING: "waiting for the first answer"}
+BOOT_WORDS: Final = {BootPhase.SERVING: FIRST_ANSWER}
 LOG_SIGN: Final = 1.0
 """Seconds within which many lines of the log are one sign of progress."""
 OUTSIDE_SIGNALS: Final = frozenset(

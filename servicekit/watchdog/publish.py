@@ -177,6 +177,10 @@ class State:
     """What the engine's boot log says about memory (GiB), tokens and requests."""
     ready_seconds: float | None = None
     """From the launch to ready, in this run."""
+    launched_boottime: float | None = None
+    """When the engine was launched, as `boottime`."""
+    eta: float | None = None
+    """Seconds that a start usually takes from the launch to ready."""
     restarts: int = 0
     """Runs since an operator last started it."""
     code: int | None = None
@@ -248,8 +252,10 @@ _SCHEMA: Final = {
     "figures": untrusted.optional(untrusted.each(untrusted.is_number)),
     "boot_id": untrusted.is_text,
     "pid_namespace": untrusted.optional(untrusted.is_count),
-    "ready_seconds": untrusted.optional(untrusted.is_number),
-    **dict.fromkeys(("boottime", "since_boottime"), untrusted.optional(clock.is_boottime)),
+    **dict.fromkeys(("ready_seconds", "eta"), untrusted.optional(untrusted.is_number)),
+    **dict.fromkeys(
+        ("boottime", "since_boottime", "launched_boottime"), untrusted.optional(clock.is_boottime)
+    ),
     "host": _is_loopback,
     "port": untrusted.optional(lambda value: _is_tokens(value) and value in range(LAST_PORT + 1)),
 }

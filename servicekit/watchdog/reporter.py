@@ -123,6 +123,7 @@ class Reporter:
         self._redact = Redactor(secrets)
         self._lines = LineSplitter(self._redact)
         self._launched_at = 0.0
+        self._launched_boottime: float | None = None
         self._engine_pid: int | None = None
         self.facts: BootFacts | None = None
         """What the engine's boot log has said about memory and limits."""
@@ -146,6 +147,7 @@ class Reporter:
     def launched(self, engine_pid: int, baseline: Mapping[str, int] | None, memory: Memory) -> None:
         """Record and publish that the engine's process exists."""
         self._launched_at, self._engine_pid = time.monotonic(), engine_pid
+        self._launched_boottime = clock.boottime()
         self.note(Kind.LAUNCHED, engine_pid=engine_pid, baseline=baseline)
         self._publish(memory, view(memory))
 
@@ -323,6 +325,8 @@ class Reporter:
             context=context_fields(now.contexts),
             figures=self.facts.figures() if self.facts else None,
             ready_seconds=self._ready_seconds,
+            launched_boottime=self._launched_boottime,
+            eta=self._eta,
             restarts=self._restarts,
             code=None if end.code is None else int(end.code),
             engine=profile.engine,

@@ -65,6 +65,10 @@ class Status:
     figures: dict[str, float] = field(default_factory=dict)
     """What the engine's boot log says about memory (GiB), tokens and requests."""
     ready_seconds: float | None = None
+    starting_seconds: float | None = None
+    """Seconds since the launch, while it starts."""
+    eta_seconds: float | None = None
+    """Seconds that a start usually takes from the launch to ready; `None` without a past one."""
     restarts: int = 0
     phase: str | None = None
     why: str = ""
@@ -133,7 +137,11 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
     here = clock.now()
     believed = state is not None and is_believed(state, seen)
     if state is not None and believed is not False:
-        status = replace(_told(state), since_seconds=_age_of(state, here))
+        since = _seconds_since(state.since_boottime, here)
+        status = replace(_told(state), since_seconds=since)
+        if state.state == "starting":
+            passed = _seconds_since(state.launched_boottime, here)
+            status = replace(status, starting_seconds=passed)
         if believed is None:
             status = _unsure(status, state)
     else:
@@ -254,6 +262,7 @@ def _told(state: State) -> Status:
         context={name: (state.context or {}).get(name) for name in CONTEXT},
         figures=dict(state.figures or {}),
         ready_seconds=state.ready_seconds,
+        eta_seconds=state.eta,
         restarts=state.restarts,
         phase=state.phase,
         why=state.why,
@@ -328,12 +337,12 @@ def _unsure(status: Status, state: State) -> Status:
     )
 
 
-def _age_of(state: State, now: Moment) -> float | None:
-    """Seconds in that state, by the boot's clock; `None` if only the wall clock is known."""
+def _seconds_since(boottime: float | None, now: Moment) -> float | None:
+    """Seconds since a living watchdog's `boottime`; `None` if only the wall clock is known."""
     # Its writer lives, so this is that boot, whatever id a sandbox or a container shows for it.
-    if state.since_boottime is None or now.boottime is None:
+    if boottime is None or now.boottime is None:
         return None
-    return max(0.0, now.boottime - state.since_boottime)
+    return max(0.0, now.boottime - boottime)
 
 
 def _between(profile: str, seen: Seen, run: RunSummary | None) -> Status:

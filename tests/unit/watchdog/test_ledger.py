@@ -17,7 +17,17 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.profiles.model import Restart
 from servicekit.watchdog.clock import Moment
-from servicekit.watchdog.history import baselines, eta, holdoff, phase_times, runs, unfinished
+from servicekit.watchdog.history import (
+    FIRST_ANSWER,
+    IMPORTS,
+    UNSEEN,
+    baselines,
+    eta,
+    holdoff,
+    phase_times,
+    runs,
+    unfinished,
+)
 from servicekit.watchdog.ledger import (
     HOLD_OFFS,
     Kind,
@@ -417,7 +427,19 @@ def test_a_run_is_summed_up() -> None:
     assert (run.began, run.ended, run.code) == (at(0), at(95), 0)
     assert (run.cause, run.sentence) == (Cause.STOP_REQUESTED, "asked by pid 1")
     assert run.ready_seconds == 39
-    assert run.phases == {"loading weights": 31, "capturing graphs": 7}
+    assert run.phases == {IMPORTS: 1, "loading weights": 31, "capturing graphs": 7}
+
+
+@pytest.mark.parametrize(
+    ("boot", "name"),
+    [(["loading weights", FIRST_ANSWER], IMPORTS), ([FIRST_ANSWER], UNSEEN), ([], UNSEEN)],
+)
+def test_the_time_before_the_first_phase_has_a_row(boot: list[str], name: str) -> None:
+    """The phases of a start add up to its time: the imports of an engine are one of them."""
+    phases = [record(30 + number, "b", Kind.PHASE, boot=one) for number, one in enumerate(boot)]
+    (run,) = runs([record(1, "b", Kind.LAUNCHED), *phases, record(40, "b", Kind.READY)])
+    assert next(iter(run.phases.items())) == (name, 29 if boot else 39)
+    assert sum(run.phases.values()) == run.ready_seconds
 
 
 def test_a_run_that_lasts_has_no_end() -> None:
@@ -446,9 +468,9 @@ def test_a_slow_phase_of_the_last_start_stands_out() -> None:
         record(391, "c", Kind.READY),
     ]
     assert phase_times([]) == ()
-    (alone,) = phase_times(slow)
+    _, alone = phase_times(slow)
     assert (alone.seconds, alone.usual, alone.slow) == (90, None, False)
-    (loading,) = phase_times([*BOOT, *slow])
+    _, loading = phase_times([*BOOT, *slow])
     assert loading.usual is not None
     assert loading.usual < 45
     assert loading.slow

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import resource
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from servicekit.cli.status import why
 from servicekit.host import procfs
 from servicekit.managers import Seen
 from servicekit.places import below
@@ -166,6 +167,24 @@ def test_a_reused_pid_is_not_the_watchdog(places: Places) -> None:
     """Another process that has the watchdog's number now, began at another time."""
     write_state(Path(places.state_file("x")), published(pid=os.getpid(), pid_started=1))
     assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
+
+
+def test_a_start_is_shown_with_its_time_and_the_usual_one(places: Places) -> None:
+    """Of a start, `status` shows the time since the launch and what is usual."""
+    stat = procfs.stat(os.getpid())
+    assert stat is not None
+    own = {"pid": os.getpid(), "pid_started": stat.started, "launched_boottime": 0.0, "eta": 60.0}
+    state = published(state="starting", phase="loading", why="loading weights", **own)
+    write_state(Path(places.state_file("x")), state)
+    found = status_of(MANIFEST, places, Seen("activating", pid=os.getpid()))
+    assert found.starting_seconds is not None
+    assert found.eta_seconds == 60
+    began = replace(found, starting_seconds=12.0)
+    assert why(began) == "loading weights (12 s of about 1 min 0 s)"
+    assert why(replace(began, eta_seconds=None)) == "loading weights (12 s)"
+    write_state(Path(places.state_file("x")), published(**own))
+    ready = status_of(MANIFEST, places, Seen("active", pid=os.getpid()))
+    assert (ready.starting_seconds, why(ready)) == (None, "answering")
 
 
 def test_without_a_manager_the_install_says_what_starts_at_boot(places: Places) -> None:
