@@ -194,11 +194,22 @@ def _from_finding(
         sentence=_filled(signature.sentence, words, options) or cause.title,
         remedies=tuple(remedies) or _own_remedies(cause, profile),
         source=signature.source,
-        evidence_lines=_suspicious(log) if signature.generic else finding.lines,
+        evidence_lines=_suspicious(log) if signature.generic else _evidence(finding, log),
         retry=cause.retry,
         signature=signature.id,
         weak=signature.role is Role.SYMPTOM,
     )
+
+
+def _evidence(finding: LogFinding, log: Reading) -> tuple[str, ...]:
+    """Return the lines of `finding` and of what else the log says of the same cause.
+
+    A failed build is reported by its caller before its compiler's line that names the reason.
+    """
+    cause = finding.signature.cause
+    others = [one for one in log.findings if one.signature.cause is cause and one is not finding]
+    lines = (line for one in (finding, *others) for line in one.lines)
+    return tuple(dict.fromkeys(lines))[:_EVIDENCE]
 
 
 def _from_ending(

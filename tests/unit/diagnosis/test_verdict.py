@@ -117,6 +117,16 @@ def test_the_ending_says_what_it_can(
     assert diagnosis.evidence_lines == ("[2026-11-30 08:00:00] an ordinary line",)
 
 
+def test_the_evidence_of_a_failed_build_names_what_the_compiler_missed() -> None:
+    """The lines of a failed build are shown together: its caller's and its compiler's."""
+    ninja = "RuntimeError: Ninja build failed. Ninja output:"
+    compiler = "/opt/flashinfer/utils.cuh:18:10: fatal error: cuda_runtime.h: No such file"
+    lines = (ninja, "ninja: Entering directory", "c++ -MMD", "FAILED: x.o", "c++ -c", compiler)
+    diagnosis = diagnose(_log("\n".join(lines)), exit_status=1)
+    assert diagnosis.cause is Cause.JIT_FAILED
+    assert diagnosis.evidence_lines == (ninja, compiler)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "llamacpp", "openai"])
 def test_sigkill_alone_is_no_evidence_of_the_oom_killer(engine: str) -> None:
     """It says where the evidence would be, and leaves the verdict open."""
