@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,11 +15,13 @@ from servicekit.doctor import texts, view
 from servicekit.doctor.asking import after, seen_or_not
 from servicekit.doctor.exposure import exposures
 from servicekit.doctor.look_host import engines
+from servicekit.doctor.recipe import compiles
 from servicekit.doctor.view import ProfileView, RefusedProfile
 from servicekit.engines import versions
 from servicekit.errors import UserError
 from servicekit.host import procfs
 from servicekit.host.bounded import NoReplyError, call
+from servicekit.host.unprivileged import PATH
 from servicekit.install.installation import look_around
 from servicekit.install.rootfs import Tree
 from servicekit.models import weights
@@ -72,6 +75,7 @@ class ProfileQuestions:
         )
         self._models = then(models_of)
         self._cache = then(lambda plan: place_of(plan.host.places.cache))
+        self._compiler = then(missing_tools)
         self._weights = then(lambda plan: place_of(_home(plan)))
         self._port = board.ask(about, call(lambda: port_use(order.profile, request)))
         path = Path(request.places.ledger(order.profile.name))
@@ -111,6 +115,7 @@ class ProfileQuestions:
             models=seen_or_not(self._models),
             cache=seen_or_not(self._cache),
             weights=seen_or_not(self._weights),
+            compiler=seen_or_not(self._compiler),
             port=seen_or_not(self._port),
             interruptions=seen_or_not(self._cut_off),
             gpu=gpu,
@@ -136,6 +141,30 @@ def models_of(plan: Plan) -> view.Models:
         size=sum(sizes) if sizes else None,
         missing=missing(profile, plan.host.places),
     )
+
+
+def missing_tools(
+    plan: Plan, *, path: str = PATH, default: str = "/usr/local/cuda"
+) -> tuple[str, ...]:
+    """Name what the engine lacks to compile CUDA kernels; nothing where it does not compile.
+
+    CUDA is looked for as torch and FlashInfer do: by CUDA_HOME, by nvcc on the engine's PATH, then
+    at `default`.
+    """
+    if not compiles(plan.profile):
+        return ()
+    folders = f"{Path(plan.host.executable).parent}{os.pathsep}{path}"
+    nvcc = shutil.which("nvcc", path=folders)
+    named = plan.profile.environment.get("CUDA_HOME")
+    home = Path(named or (Path(nvcc).parent.parent if nvcc else default))
+    tools = {
+        "ninja": shutil.which("ninja", path=folders) is not None,
+        f"nvcc ({home}/bin/nvcc)": os.access(home / "bin/nvcc", os.X_OK),
+        f"the CUDA headers ({home}/include/cuda_runtime.h)": (
+            home / "include/cuda_runtime.h"
+        ).is_file(),
+    }
+    return tuple(name for name, is_there in tools.items() if not is_there)
 
 
 def _home(plan: Plan) -> PurePosixPath:

@@ -11,12 +11,13 @@ from servicekit.doctor.answer import Answer, Check, Checks, fail, ok, seen, skip
 from servicekit.doctor.view import ProfileView, RefusedProfile, Unseen
 from servicekit.engines.options.parser import Level
 from servicekit.host.facts import GpuView
-from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
+from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID, EngineName
 from servicekit.service.check import check as check_options
 
 if TYPE_CHECKING:
     from servicekit.doctor.view import Place
     from servicekit.host.gpu import Device
+    from servicekit.profiles.model import Profile
 
 # Compute capability and the oldest CUDA for it, newest first, from NVIDIA's release notes.
 OLDEST_CUDA: Final = (("12.1", "12.9"), ("10.0", "12.8"), ("8.9", "11.8"))
@@ -174,6 +175,29 @@ def cuda(subject: ProfileView) -> Answer:
             )
     serves = f", and the driver serves up to {newest}" if newest else ""
     return ok(f"the engine is built for CUDA {built}{serves}")
+
+
+def compiles(profile: Profile) -> bool:
+    """Whether the engine compiles CUDA kernels at a start: SGLang, and vLLM with FlashInfer."""
+    if not profile.gpus or profile.engine not in {EngineName.SGLANG, EngineName.VLLM}:
+        return False
+    chosen = (*profile.options.items(), *profile.environment.items())
+    return profile.engine is EngineName.SGLANG or "flashinfer" in str(chosen).casefold()
+
+
+@CHECKS.add("compiler", "compiler")
+def compiler(subject: ProfileView) -> Answer:
+    """Ninja, nvcc and the CUDA headers are there if its engine compiles kernels."""
+    if not compiles(subject.profile):
+        return skip("its engine compiles no CUDA kernels")
+    missing = seen(subject.compiler)
+    if missing:
+        return warn(
+            f"a start that compiles kernels lacks {', '.join(missing)}",
+            "install ninja beside the engine and the CUDA toolkit that matches it, and set "
+            "CUDA_HOME in the profile's environment",
+        )
+    return ok("ninja, nvcc and the CUDA headers are there")
 
 
 def _oldest_cuda(capability: str | None) -> str | None:

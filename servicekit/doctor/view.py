@@ -175,6 +175,8 @@ class ProfileView:
     interruptions: Mapping[Cause, int] | Unseen
     gpu: GpuReading | Unseen  # the GPUs of the host
     bug: str | Unseen = ""  # the first bug in reporting that the watchdog of its last run met
+    # What is missing of the tools that its engine compiles kernels with; nothing where it does not.
+    compiler: tuple[str, ...] | Unseen = ()
     # Weakenings of its service's protection: of the profile, and those that its install accepted
     # (`None`: not recorded).
     weakenings: tuple[str, ...] = ()

@@ -76,7 +76,7 @@ def test_where_all_is_well_every_check_says_so() -> None:
         "lingering": "system services do not depend on logins"
     }
     assert native.verdict is CheckStatus.OK
-    assert native.summary == "25 ok, 1 skipped"
+    assert native.summary == "26 ok, 1 skipped"
     under_wsl = examine(host(wsl=wsl()))
     assert under_wsl.verdict is CheckStatus.OK
 
@@ -372,6 +372,12 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
          "the first start downloads it; `servicekit fetch balanced`"),
         ("model", {"models": Models(("/m",), None, NO_FILE),
                    "change": {"service": {"network": "internet"}}}, "fail", "put it there"),
+        # what compiles its kernels
+        ("compiler", {}, "ok", "ninja, nvcc and the CUDA headers are there"),
+        ("compiler", {"compiler": ("ninja", "nvcc (/usr/local/cuda/bin/nvcc)")}, "warn",
+         "lacks ninja, nvcc (/usr/local/cuda/bin/nvcc); install ninja beside the engine"),
+        ("compiler", {"change": {"gpus": []}}, "skip", "compiles no CUDA kernels"),
+        ("compiler", {"compiler": NOT_SEEN}, "skip", "only root"),
         # where it is
         ("storage", {}, "ok", "is on ext4 (/)"),
         ("storage", {"weights": place("tmpfs", mount="/ram")}, "fail",

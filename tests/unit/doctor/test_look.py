@@ -20,7 +20,7 @@ from unit.cli.cli_runs import invoke
 from unit.managers.fake_supervisord import FakeSupervisord
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.doctor import look_host, look_profile
+from servicekit.doctor import look_host, look_profile, recipe
 from servicekit.doctor.asking import DoctorRequest
 from servicekit.doctor.look import LIMIT, look
 from servicekit.doctor.look_windows import WslQuestions
@@ -432,6 +432,21 @@ def test_a_path_that_is_not_there_is_where_its_parent_is(tmp_path: Path) -> None
     assert found.free > 0
 
 
+def test_an_engine_that_compiles_needs_its_tools(tmp_path: Path) -> None:
+    """SGLang compiles kernels at a start, with ninja, nvcc and the headers of one CUDA."""
+    plan = plans.plan("balanced")
+    cuda = tmp_path / "cuda"
+    missing = look_profile.missing_tools(plan, path=str(tmp_path), default=str(cuda))
+    assert len(missing) == 3
+    for tool in (tmp_path / "ninja", cuda / "bin/nvcc", cuda / "include/cuda_runtime.h"):
+        tool.parent.mkdir(parents=True, exist_ok=True)
+        tool.touch(0o755)
+        after = look_profile.missing_tools(plan, path=str(tmp_path), default=str(cuda))
+        assert len(after) == len(missing) - 1
+        missing = after
+    assert look_profile.missing_tools(plans.plan("demo"), path="", default="/nowhere") == ()
+
+
 def test_a_port_is_free_held_or_our_own(wanted: Wanted, server: socket.socket) -> None:
     """Whoever listens is named; a process of the profile's own engine is no stranger."""
     port = server.getsockname()[1]
@@ -634,3 +649,23 @@ def test_an_installed_profile_that_was_damaged_is_a_failed_line(
     assert done.code == 1
     assert "  fail  profile " in " ".join(done.out.split("\n"))
     assert 'profile "demo" must not run' in done.out
+
+
+@pytest.mark.parametrize(
+    ("options", "compiles"),
+    [
+        ({}, False),
+        ({"attention-backend": "FLASHINFER"}, True),
+        ({"attention-backend": "FLASH_ATTN"}, False),
+    ],
+)
+def test_vllm_compiles_where_it_uses_flashinfer(options: dict[str, str], *, compiles: bool) -> None:
+    """vLLM brings its kernels along, but for those of FlashInfer."""
+    text = {
+        "engine": "vllm",
+        "model": "/m",
+        "gpus": ["0"],
+        "executable": "vllm",
+        "options": options,
+    }
+    assert recipe.compiles(plans.profile("demo", **text)) is compiles
