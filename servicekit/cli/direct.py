@@ -78,8 +78,7 @@ def _options(words: list[str], grammar: Grammar, line: CommandLine) -> list[str]
 
 def run(line: CommandLine) -> int:
     """Run a command line; return its exit code."""
-    if line.verb != "watch":
-        gc.disable()  # these end before a collection would pay off
+    gc.disable()  # nothing that is loaded is garbage, and most verbs end before it would pay off
     if line.verb in {"-h", "--help"}:
         from servicekit.cli.verbs import help_text
 

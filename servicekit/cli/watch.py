@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -30,6 +31,8 @@ def watch(session: Session, profile: str, plan: Path | None) -> int:
 
 def _watch(plan: InstalledPlan) -> ExitCode:
     from servicekit.watchdog.daemon import watch as run
+
+    gc.enable()  # it was disabled for the imports
 
     if denied(plan, os.environ):
         raise UserError(

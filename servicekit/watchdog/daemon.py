@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from servicekit import __version__
 from servicekit.diagnosis.causes import Cause
@@ -77,12 +76,11 @@ if TYPE_CHECKING:
 LOADING_LOOK: Final = 2.0
 WAITING_LOOK: Final = 1.0
 ENDING_LOOK: Final = 0.2
-VRAM_STEP: Final = 64
-"""MiB that a loading engine must take of its GPU for it to be progress."""
+ASK_AFTER: Final = 1.0  # seconds until supervisord is asked, which takes longer than a launch
+VRAM_STEP: Final = 64  # MiB that a loading engine must take of its GPU for it to be progress
 READ_SIZE: Final = 1 << 16
 LAST_READS: Final = 64  # reads of a dead engine's output: more than its pipe holds
-QUIET: Final = 10.0
-"""Seconds after which the loop turns without anything to do: a clock jump is noticed then."""
+QUIET: Final = 10.0  # seconds after which the idle loop turns, and notices a clock jump
 
 
 def watch(plan: InstalledPlan) -> ExitCode:
@@ -109,7 +107,7 @@ class Watchdog:
     ) -> None:
         profile, places = plan.profile, plan.places
         self._profile, self._places, self._secrets = profile, places, secrets
-        self._id = os.environ.get("INVOCATION_ID") or uuid4().hex
+        self._id = os.environ.get("INVOCATION_ID") or os.urandom(16).hex()
         self._boot_id = clock.boot_id()
         fields = {"profile": profile.name, "run": self._id}
         path = Path(places.ledger(profile.name))
@@ -398,8 +396,9 @@ class Watchdog:
     async def _ask_supervisord(self) -> None:
         """Stop if supervisord sent a SIGTERM before it executed us, which loses it.
 
-        It would kill us in the end, and leave the engine.
+        It would kill us in the end, and leave the engine. The launch need not wait for the answer.
         """
+        await asyncio.sleep(ASK_AFTER)
         if "SUPERVISOR_ENABLED" in os.environ and await bounded.call(
             partial(lost_stop, self._places, os.environ)
         ):

@@ -13,7 +13,6 @@ import re
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from servicekit.host import untrusted
 
@@ -45,7 +44,7 @@ def order_reset(file: Path) -> None:
     try:
         _refuse_shared(within, folder)
         os.fchmod(within, 0o755)  # the watchdog reads it, whatever our umask
-        token = uuid4().hex
+        token = os.urandom(16).hex()
         new = os.open(f".{token}", _NEW, 0o644, dir_fd=within)
         with os.fdopen(new, "w", encoding="ascii") as stream:
             os.fchmod(new, 0o644)
