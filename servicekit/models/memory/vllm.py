@@ -94,6 +94,8 @@ class VllmSettings:
     utilization: float
     pinned: int | None
     """`--kv-cache-memory-bytes`."""
+    count: int | None
+    """`--num-gpu-blocks-override`: blocks, however many would fit."""
     sequences: int
     batched_tokens: int
     eager: bool
@@ -101,6 +103,11 @@ class VllmSettings:
     length: int | None
     """`max_model_len`; `None` means as long as fits."""
     blocks: Blocks
+
+    @property
+    def doubt(self) -> int:
+        """Bytes by which the pool may be larger or smaller than planned."""
+        return DOUBT if self.count is None else 0
 
 
 def resolve(recipe: Recipe, geometry: Geometry, total: int) -> VllmSettings:
@@ -126,6 +133,7 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> VllmSettings:
         speculation=speculation,
         utilization=recipe.number("gpu-memory-utilization") or UTILIZATION,
         pinned=recipe.integer("kv-cache-memory-bytes"),
+        count=recipe.integer("num-gpu-blocks-override"),
         sequences=sequences or (LARGE_SEQUENCES if large else SEQUENCES),
         batched_tokens=batched,
         eager=recipe.flag("enforce-eager"),
@@ -233,7 +241,7 @@ def shares(setting: VllmSettings, geometry: Geometry) -> Shares:
     if available is None:
         taken = RUNTIME + weights + setting.speculation.weights + transients + graphs
         available = round(setting.total * setting.utilization) - taken
-    count = max(0, available) // setting.blocks.bytes
+    count = setting.count or max(0, available) // setting.blocks.bytes
     return Shares(
         weights=weights, transients=transients, graphs=graphs, available=available, count=count
     )
@@ -253,8 +261,8 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
     length = setting.length or max(1, min(geometry.context, blocks.longest(sizes.count)))
     missing = (blocks.per_request(length) + 1 - sizes.count) * blocks.bytes  # one is kept back
     tokens, at_once = blocks.reported(sizes.count, length)
-    concurrency = min(max(1, int(at_once)), setting.sequences) if missing <= DOUBT else 0
-    effective = min(length, blocks.longest(sizes.count)) if missing <= DOUBT else 0
+    concurrency = min(max(1, int(at_once)), setting.sequences) if missing <= setting.doubt else 0
+    effective = min(length, blocks.longest(sizes.count)) if missing <= setting.doubt else 0
     parts = with_free(_parts(recipe, geometry, setting, sizes, length), total)
     free = parts[-1].bytes
     fits = (
@@ -345,14 +353,15 @@ def _pool_findings(
         longest = setting.blocks.longest(sizes.count)
         shorter = (f"lower --max-model-len to {longest}",) if longest else ()
         yield PlanFinding(
-            Fit.DOES_NOT_FIT if missing > DOUBT else Fit.TIGHT,
+            Fit.DOES_NOT_FIT if missing > setting.doubt else Fit.TIGHT,
             f"a request of {length:,} tokens takes {needed} blocks and one is reserved: "
-            f"there {'may be' if missing <= DOUBT else 'are'} only {sizes.count}",
+            f"there {'may be' if missing <= setting.doubt else 'are'} only {sizes.count}",
             (*levers, *shorter),
         )
     elif free < 0:
         reason = f"the parts exceed the memory by {gib(-free)}"
-        yield PlanFinding(Fit.DOES_NOT_FIT, reason, ("lower --kv-cache-memory-bytes",))
+        option = "kv-cache-memory-bytes" if setting.count is None else "num-gpu-blocks-override"
+        yield PlanFinding(Fit.DOES_NOT_FIT, reason, (f"lower --{option}",))
     elif free < COMFORT:
         lever = f"lower --gpu-memory-utilization (now {setting.utilization:g})"
         yield PlanFinding(Fit.TIGHT, f"only {gib(free)} stay free", (lever,))
@@ -364,6 +373,9 @@ def _applies(caution: Caution, recipe: Recipe, total: int) -> bool:
 
 def _pool_levers(geometry: Geometry, setting: VllmSettings) -> Iterator[str]:
     """Name what makes the pool larger, in the order of vLLM's recipe for one RTX 5090."""
+    if setting.count is not None:
+        yield f"raise --num-gpu-blocks-override (now {setting.count})"
+        return
     if not setting.eager:
         yield "add --enforce-eager"
     if geometry.vision is not None and not setting.text_only:

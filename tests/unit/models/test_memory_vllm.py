@@ -41,6 +41,20 @@ def test_prefix_caching_keeps_two_states_for_a_request() -> None:
         assert setting_of(options).blocks.fixed == 3
 
 
+def test_an_overridden_number_of_blocks_is_the_pool() -> None:
+    """The engine makes so many blocks, be it fewer than fit or more."""
+    free = vllm_plan({"max-model-len": 8192})
+    few = vllm_plan({"max-model-len": 8192, "num-gpu-blocks-override": 30})
+    assert 0 < few.kv_tokens < free.kv_tokens
+    assert few.verdict is not Fit.DOES_NOT_FIT
+    none = vllm_plan({"max-model-len": 8192, "num-gpu-blocks-override": 7})
+    assert none.verdict is Fit.DOES_NOT_FIT
+    assert none.levers[0] == "raise --num-gpu-blocks-override (now 7)"
+    many = vllm_plan({"max-model-len": 8192, "num-gpu-blocks-override": 1000})
+    assert many.verdict is Fit.DOES_NOT_FIT
+    assert many.levers[0] == "lower --num-gpu-blocks-override"
+
+
 def test_every_draft_token_keeps_a_state_and_widens_the_window() -> None:
     """MTP with three tokens: five states a group, blocks of 1,600 tokens, and 17 layers a group."""
     config = {"method": "mtp", "num_speculative_tokens": 3}
