@@ -23,7 +23,7 @@ help:
 	@echo "make check  only formatting, lint, types, import rules, shell scripts"
 	@echo "make live   the same service with a real vLLM, which is 3.4 GB to install"
 	@echo "make bench  measure the watchdog and the command line"
-	@echo "make diagnosis  score the diagnosis of seen and unseen failures, and of noise"
+	@echo "make diagnosis  score the diagnosis of labelled failures and of noise"
 	@echo "make fuzz   give anything to every reader of foreign files, for MINUTES=60"
 	@echo "make sbom   list all dependencies in dist/sbom.json (CycloneDX)"
 	@echo "make faults inject every fault under every manager, and write docs/faults.md"

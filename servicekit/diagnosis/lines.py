@@ -42,6 +42,7 @@ _PREFIX: Final = re.compile(
     | \d{10}\.\d{6}\ \S+\ [^\s:\[]+(?:\[\d+\])?:\      # journalctl -o short-unix
     | \[\ *\d+\.\d{6}\](?:\ \S+\ [^\s:\[]+(?:\[\d+\])?:)?\ ?  # kernel's uptime
     | \[\ *[TC]\d+\]\ ?                                # the kernel's caller
+    | \ {4,}(?=NVRM:\ )                               # a further line of the driver
     | \[[A-Z][a-z]{2}\ [A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}\ \d{4}\]\    # dmesg -T
     | [\ \t]*_?MESSAGE=                                # journalctl -o verbose and export
     | [\w.-]{1,80}\ +\|\                               # docker compose

@@ -19,6 +19,8 @@ The data are `signatures/*.toml`: one file per engine, `any.toml` for what every
 - `boot`: only until the engine serves;
 - `begins`: what stands above belongs to an earlier start;
 - `any_level`: also where the engine logged it as INFO or WARNING;
+- `retried`: the engine may try again with less, so where it ended, the line alone decides nothing:
+  another finding must follow;
 - `generic`: only the kind of line is known, so the lines that look like errors are shown with it;
 - `derive`: captures made of others, `fits = "free_gib / total_gib"`, rounded down to 1/100;
 - `sentence`: for a person, with captures in braces; the cause's title where one is missing;
@@ -131,6 +133,7 @@ class Signature:
     begins: bool = False
     any_level: bool = False
     generic: bool = False
+    retried: bool = False
     derive: Mapping[str, str] = field(default_factory=dict)
     sentence: str = ""
     remedies: tuple[Remedy, ...] = ()
@@ -266,6 +269,7 @@ def _signature(entry: Mapping[str, Any], file: str, shared: Mapping[str, Any]) -
         begins=entry.get("begins", False),
         any_level=entry.get("any_level", False),
         generic=entry.get("generic", False),
+        retried=entry.get("retried", False),
         derive=entry.get("derive", {}),
         sentence=entry.get("sentence", ""),
         remedies=tuple(

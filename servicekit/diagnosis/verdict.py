@@ -154,9 +154,12 @@ _RESTART: Final = {
 def _decisive(log: Reading, *, ended: bool) -> LogFinding | None:
     """Return the finding that explains, `None` where none does."""
     served = log.phase is BootPhase.SERVING
-    causes = [one for one in log.findings if one.signature.role is Role.CAUSE]
-    symptoms = [one for one in log.findings if one.signature.role is Role.SYMPTOM]
-    notices = [one for one in log.findings if one.signature.role is Role.NOTICE]
+    findings = log.findings
+    if ended and findings and findings[-1].signature.retried:
+        findings = findings[:-1]
+    causes = [one for one in findings if one.signature.role is Role.CAUSE]
+    symptoms = [one for one in findings if one.signature.role is Role.SYMPTOM]
+    notices = [one for one in findings if one.signature.role is Role.NOTICE]
     candidates = [
         *(cause for cause in causes if not cause.outlived),
         # Ranks load side by side: one may fail while another goes on for a while.
