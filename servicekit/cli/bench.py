@@ -112,10 +112,10 @@ def bench(
         raise typer.BadParameter("give a profile, or --list")
     run = _Run(session, profile, suite)
     run.refuse(anyway=anyway)
-    found = session.installed(profile)
+    service = session.installed(profile)
     run.prepare()
-    with served(session, found, to="measured") as now:
-        run.refuse_running(found, now, anyway=anyway)
+    with served(session, service, to="measured") as now:
+        run.refuse_running(service, now, anyway=anyway)
         result, lost = run.measured(now)
     if json:
         data = result.model_dump(mode="json")
@@ -166,9 +166,9 @@ class _Run:
                 hint=f"run `servicekit verify {name}`, or measure it unverified with --anyway",
             )
 
-    def refuse_running(self, found: Installed, now: Status, *, anyway: bool) -> None:
+    def refuse_running(self, service: Installed, now: Status, *, anyway: bool) -> None:
         """Refuse a service that runs another plan, or has less context than the suite needs."""
-        self._plan = plan_of_what_runs(self._session, found, self._recipe, now, to="measured")
+        self._plan = plan_of_what_runs(self._session, service, self._recipe, now, to="measured")
         self._setting = self._setting_of(now.context.get("effective"))
         self._refuse_unmatched(anyway=anyway)
 
@@ -325,9 +325,9 @@ class _Keeper:
 
     def ended(self, case: Case) -> None:
         figures = [
-            f"{figure.label} {with_unit(found.median, figure.unit)}"
+            f"{figure.label} {with_unit(known.median, figure.unit)}"
             for figure in FIGURES
-            if (found := case.statistics(figure)) is not None
+            if (known := case.statistics(figure)) is not None
         ]
         self._show(", ".join(figures) or ("no figure" if case.sound else "no request was answered"))
         self.cases.append(case)
@@ -356,7 +356,7 @@ def _weight(planned: Planned) -> float:
 
 
 def _list(session: Session, profile: str | None, *, json: bool) -> None:
-    found: list[BenchResult] = []
+    results: list[BenchResult] = []
     for name, text in store.texts(Path(session.places.state)).items():
         try:
             result = BenchResult.parse(text, where=name)
@@ -364,12 +364,12 @@ def _list(session: Session, profile: str | None, *, json: bool) -> None:
             warn(str(error))
             continue
         if profile in {None, result.profile}:
-            found.append(result)
+            results.append(result)
     if json:
-        as_json([_entry(result) for result in found])
-    elif found:
+        as_json([_entry(result) for result in results])
+    elif results:
         heads = ("RUN", "SUITE", "CASES", "VERIFIED", "STARTED")
-        table(heads, [_row(result) for result in found])
+        table(heads, [_row(result) for result in results])
     else:
         note("no benchmark results; `servicekit bench PROFILE` runs a benchmark")
 

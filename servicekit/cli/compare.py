@@ -86,7 +86,7 @@ def compare(
     if json:
         as_json(comparison.as_json())
     else:
-        _tell(comparison)
+        _print(comparison)
     if html is not None:
         from servicekit.lab.compare.report import page
 
@@ -95,7 +95,7 @@ def compare(
         note(f"the report is {html}")
 
 
-def _tell(comparison: Comparison) -> None:
+def _print(comparison: Comparison) -> None:
     typer.echo(printable(f"suite {suite_in_words(comparison.suite)}"))
     for run in comparison.runs:
         words = run_in_words(run)
@@ -137,13 +137,13 @@ def _rows(section: ComparedCase) -> Iterator[tuple[str, ...]]:
     for row in section.rows:
         figure = row.figure
         for index, value in enumerate(row.values):
-            found, judgement = value.statistics, value.judgement
+            statistics, judgement = value.statistics, value.judgement
             yield (
                 "" if index else f"{figure.label}, {figure.unit}",
                 value.run,
-                spread(value.value, found, figure.unit),
-                worst(figure, found),
-                f"{found.samples:,}" if found else "",
+                spread(value.value, statistics, figure.unit),
+                worst(figure, statistics),
+                f"{statistics.samples:,}" if statistics else "",
                 judgement.verdict.value if judgement else "",
                 percent(value.change),
             )

@@ -52,22 +52,22 @@ def start(
     ^C ends the display, not the service.
     """
     session = session_of(ctx, user=user)
-    found = session.installed(profile)
+    service = session.installed(profile)
     note_outdated(session, profile)
-    if not _runs(session.look(found)):
-        refuse_start(session, found, anyway=anyway)
-    order(session, found)
+    if not _runs(session.look(service)):
+        refuse_start(session, service, anyway=anyway)
+    order(session, service)
     if not no_wait:
-        follow(session, found)
+        follow(session, service)
 
 
 def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
     """Stop a service and all its processes."""
     session = session_of(ctx, user=user)
-    found = session.installed(profile)
-    before = session.look(found)
-    found.manager.stop(found.unit, limit=session.stop_limit(profile))
-    now = session.look(found)
+    service = session.installed(profile)
+    before = session.look(service)
+    service.manager.stop(service.unit, limit=session.stop_limit(profile))
+    now = session.look(service)
     if before.at_rest and now.at_rest:
         note(f'"{profile}" was not running')
     typer.echo(f"{profile}: {paint(now.state)}: {now.why}")
@@ -75,23 +75,23 @@ def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
         raise typer.Exit(1)
 
 
-def order(session: Session, found: Installed, *, again: bool = False) -> None:
+def order(session: Session, service: Installed, *, again: bool = False) -> None:
     """Start or restart a service, with the restart count reset."""
-    profile = found.manifest.profile
-    if not again and _runs(session.look(found)):
+    profile = service.manifest.profile
+    if not again and _runs(session.look(service)):
         note(f'"{profile}" is already running')
         return
     if again:
-        found.manager.stop(found.unit, limit=session.stop_limit(profile))
+        service.manager.stop(service.unit, limit=session.stop_limit(profile))
     try:
         order_reset(Path(session.places.reset(profile)))
     except OSError as error:
         note(f"cannot reset the restart count: {reason(error)}")
-    if found.manager.name is ManagerName.SUPERVISOR:
-        _make_directories(session, found)
-        _tell_rivals(session, found)
-    _tell_missing(session, profile)
-    found.manager.start(found.unit)
+    if service.manager.name is ManagerName.SUPERVISOR:
+        _make_directories(session, service)
+        _note_rivals(session, service)
+    _note_missing(session, profile)
+    service.manager.start(service.unit)
 
 
 def _runs(now: Status) -> bool:
@@ -108,31 +108,31 @@ def _recipe(session: Session, profile: str) -> Profile | None:
 
 
 def refuse_start(
-    session: Session, found: Installed, *, anyway: bool = False, known: Collection[str] = ()
+    session: Session, service: Installed, *, anyway: bool = False, known: Collection[str] = ()
 ) -> None:
     """Refuse a start that cannot work before anything is stopped; ignore `known` errors."""
-    recipe = _recipe(session, found.manifest.profile)
+    recipe = _recipe(session, service.manifest.profile)
     if recipe is not None and session.settings_error() is None:
         from servicekit.cli import refusals
 
-        refusals.refuse_start(session, found, recipe, anyway=anyway, known=known)
+        refusals.refuse_start(session, service, recipe, anyway=anyway, known=known)
 
 
-def _tell_missing(session: Session, profile: str) -> None:
-    from servicekit.cli.fetch import tell_missing
+def _note_missing(session: Session, profile: str) -> None:
+    from servicekit.cli.fetch import note_missing
 
     recipe = _recipe(session, profile)
     if recipe is not None:
-        tell_missing(recipe, session.places)
+        note_missing(recipe, session.places)
 
 
-def _tell_rivals(session: Session, found: Installed) -> None:
+def _note_rivals(session: Session, service: Installed) -> None:
     """Print which services a start will wait for; systemd stops them, Supervisor does not."""
-    profile = found.manifest.profile
+    profile = service.manifest.profile
     recipe = _recipe(session, profile)
-    names = rivals(recipe, session.manifests(), found.manifest.gpus) if recipe is not None else ()
+    names = rivals(recipe, session.manifests(), service.manifest.gpus) if recipe is not None else ()
     units = {f"servicekit-{name}": name for name in names}
-    seen = found.manager.look(list(units))
+    seen = service.manager.look(list(units))
     for name in (name for unit, name in units.items() if seen[unit].is_up):
         note(
             f'"{profile}" waits for "{name}", which uses the same GPU or port; '
@@ -140,20 +140,20 @@ def _tell_rivals(session: Session, found: Installed) -> None:
         )
 
 
-def _make_directories(session: Session, found: Installed) -> None:
+def _make_directories(session: Session, service: Installed) -> None:
     """Create directories that a reboot removed, such as those below /run."""
     from servicekit.cli.orders import installed_account
     from servicekit.install.installation import directories, make_directories
 
-    manifest = found.manifest
+    manifest = service.manifest
     name, manager = manifest.profile, manifest.manager
     user = installed_account(session, manifest)
     make_directories(directories(session.places, name, manager, user), Tree())
 
 
-def follow(session: Session, found: Installed) -> None:
+def follow(session: Session, service: Installed) -> None:
     """Show a start until it is ready; exit with 1 if it fails."""
-    now, passed = watch_start(session, found)
+    now, passed = watch_start(session, service)
     conclude(now, passed)
     if not is_up(now):
         raise typer.Exit(1)
@@ -165,19 +165,19 @@ def is_up(now: Status) -> bool:
 
 
 def watch_start(
-    session: Session, found: Installed, *, limit: float = inf, one_try: bool = False
+    session: Session, service: Installed, *, limit: float = inf, one_try: bool = False
 ) -> tuple[Status, float]:
     """Show a start until it is up or over, for up to `limit` seconds; return status and seconds.
 
     With `one_try` it is over with the first fault, not when the watchdog has tried often enough.
     """
-    profile = found.manifest.profile
+    profile = service.manifest.profile
     expected = history.eta(ledger.read(Path(session.places.ledger(profile))))
     began = time.monotonic()
     was_up = False
     with _progress(profile, expected) as show:
         while True:
-            now = session.look(found)
+            now = session.look(service)
             passed = time.monotonic() - began
             show(now)
             was_up = was_up or not now.at_rest
@@ -201,18 +201,18 @@ def _first_try(session: Session, now: Status) -> Status:
     return replace(now, state="failed", why=why)
 
 
-def watch_stop(session: Session, found: Installed) -> Status:
+def watch_stop(session: Session, service: Installed) -> Status:
     """Stop a service with its progress shown, and return its status."""
-    profile = found.manifest.profile
+    profile = service.manifest.profile
     # A manager of its own for the order: this one goes on looking meanwhile.
-    stopper = session.manager(found.manifest.manager)
+    stopper = session.manager(service.manifest.manager)
     with ThreadPoolExecutor(1) as orders, _progress(profile, None) as show:
-        stopping = orders.submit(stopper.stop, found.unit, limit=session.stop_limit(profile))
+        stopping = orders.submit(stopper.stop, service.unit, limit=session.stop_limit(profile))
         while not stopping.done():
-            show(session.look(found))
+            show(session.look(service))
             wait([stopping], LOOK)
         stopping.result()
-    return session.look(found)
+    return session.look(service)
 
 
 def conclude(now: Status, passed: float) -> None:

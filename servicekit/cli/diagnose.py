@@ -72,13 +72,13 @@ def diagnose(
         _check_engine(engine)
     if files:
         recipe = None if profile is None else session_of(ctx, user=user).profile(profile)
-        found = _diagnosed(_pieces(files), recipe, engine)
+        diagnosis = _diagnosed(_pieces(files), recipe, engine)
     else:
-        found = _of_service(session_of(ctx, user=user), str(profile), engine)
+        diagnosis = _of_service(session_of(ctx, user=user), str(profile), engine)
     if json:
-        as_json(in_json(found))
+        as_json(in_json(diagnosis))
     else:
-        typer.echo(ours(render_text(found)))
+        typer.echo(ours(render_text(diagnosis)))
 
 
 def _check_engine(name: str) -> None:
@@ -119,11 +119,11 @@ def _diagnosed(
 
 
 def _of_service(session: Session, name: str, engine: str | None) -> Diagnosis:
-    found = session.installed(name)
+    service = session.installed(name)
     recipe = session.installed_profile(name)
     note_outdated(session, name)
     runs = history.runs(ledger.read(Path(session.places.ledger(name))))
     if not runs:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
-    with log_of(found.manager, found.unit, LogQuery(run=runs[-1].run)) as lines:
+    with log_of(service.manager, service.unit, LogQuery(run=runs[-1].run)) as lines:
         return _diagnosed(lines, recipe, engine)

@@ -47,13 +47,13 @@ def doctor(
     Nothing is changed, and root is not needed. Exit code 1 if a check fails.
     """  # noqa: D301 - the character itself keeps the lines apart
     began = time.monotonic()
-    found = examine(look(_request(session_of(ctx, user=user), profile), _tell_waiting))
+    examination = examine(look(_request(session_of(ctx, user=user), profile), _note_waiting))
     seconds = time.monotonic() - began
     if json:
-        as_json({**found.as_json(), "seconds": round(seconds, 3)})
+        as_json({**examination.as_json(), "seconds": round(seconds, 3)})
     else:
-        _tell(found, seconds)
-    raise typer.Exit(1 if found.verdict is CheckStatus.FAIL else 0)
+        _print(examination, seconds)
+    raise typer.Exit(1 if examination.verdict is CheckStatus.FAIL else 0)
 
 
 def _request(session: Session, only: str | None) -> DoctorRequest:
@@ -87,18 +87,18 @@ def _request(session: Session, only: str | None) -> DoctorRequest:
     )
 
 
-def _tell_waiting(what: tuple[str, ...]) -> None:
+def _note_waiting(what: tuple[str, ...]) -> None:
     note(f"still waiting for {', '.join(what)}")
 
 
-def _tell(found: Examination, seconds: float) -> None:
-    width = max(len(check.title) for check in found.checks)
-    for group, checks in groupby(found.checks, key=lambda check: check.group):
+def _print(examination: Examination, seconds: float) -> None:
+    width = max(len(check.title) for check in examination.checks)
+    for group, checks in groupby(examination.checks, key=lambda check: check.group):
         typer.echo(group)
         for check in checks:
             typer.echo(_line(check, width))
         typer.echo()
-    typer.echo(f"{paint(found.verdict.value)}: {found.summary}, in {duration(seconds)}")
+    typer.echo(f"{paint(examination.verdict.value)}: {examination.summary}, in {duration(seconds)}")
 
 
 def _line(check: CheckResult, width: int) -> str:

@@ -263,7 +263,7 @@ def _become_the_service(session: Session, profile: Profile, cache: Path) -> None
     os.setuid(user.pw_uid)
 
 
-def tell_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
+def note_missing(profile: Profile, places: Places, root: Path = Path("/")) -> None:
     """Warn of what the engine will not find, with its size and the command that downloads it."""
     lacking = missing(profile, places, root)
     for lack in lacking.lacks if lacking is not None else ():

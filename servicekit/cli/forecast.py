@@ -64,9 +64,9 @@ def memory_of(profile: Profile) -> int:
     """Return the bytes available to `profile`: its GPU's, or for the CPU the host's."""
     if not profile.gpus:
         return psutil.virtual_memory().total
-    found = ask_gpus(profile.gpus).memory
-    if found is not None:
-        return found
+    memory = ask_gpus(profile.gpus).memory
+    if memory is not None:
+        return memory
     note(f"no GPU found; planned for the {USUAL_GPU} of an RTX 5090")
     return parse_size(USUAL_GPU)
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from servicekit.cli.control import follow, order
-from servicekit.cli.fetch import tell_missing
+from servicekit.cli.fetch import note_missing
 from servicekit.cli.options import Anyway, ForManager, ForUser, OneProfile, ProfileName, session_of
 from servicekit.cli.orders import order_as_installed, order_of
 from servicekit.cli.output import note, paint, warn
@@ -190,8 +190,8 @@ class _Work:
             for sentence in (*survey.warnings, *survey.weakenings):
                 warn(sentence)
             proposal = propose(order, self.tree)
-            tell_changes(proposal.changes, diffs=True)
-            tell_missing(recipe, order.places, root)
+            print_changes(proposal.changes, diffs=True)
+            note_missing(recipe, order.places, root)
             return
         if not image and not self.force:
             _refuse_invisible_settings(self.session)
@@ -201,17 +201,17 @@ class _Work:
             warn(sentence)
         order = require_trust(self.session, order, survey, trust=self.trust)
         with turn(self.tree, order.places) as held:
-            _tell_undone(held, self.runs)
+            _note_undone(held, self.runs)
             proposal = propose(order, self.tree)
             if proposal.acts:
                 _warn_of_containers(self.runs)
             carry_out(proposal, held, self.runs)
-        tell_changes(proposal.changes)
-        _tell_enablement(proposal)
+        print_changes(proposal.changes)
+        _note_enablement(proposal)
         _warn_of_root(order)
         warn_of_logouts(self.session, self.runs)
         if not now:  # a start says it itself
-            tell_missing(recipe, order.places, root)
+            note_missing(recipe, order.places, root)
         if self.runs is not None and not restarts:
             _start_or_hint(self.session, proposal, self.runs, now=now)
 
@@ -220,18 +220,18 @@ def start_at_boot(session: Session, new: Installed, instead_of: Iterable[Install
     """Enable `new` at boot, then disable those that it excludes; all stay as installed."""
     tree = _tree(None)
     with turn(tree, session.places) as held:
-        _tell_undone(held, new.manager)
+        _note_undone(held, new.manager)
         # In this order, what fails in between leaves a host that serves after a boot.
         for one, enable in ((new, True), *((old, False) for old in instead_of)):
             proposal = propose(order_as_installed(session, one, tree, enable=enable), tree)
             carry_out(proposal, held, one.manager)
-            tell_changes(proposal.changes)
+            print_changes(proposal.changes)
 
 
-def install_again(session: Session, found: Installed, *, anyway: bool) -> None:
+def install_again(session: Session, service: Installed, *, anyway: bool) -> None:
     """Install a service again from its current profile, with its earlier options."""
-    work = _Work(session, _tree(None), found.manager, manager=found.manager.name, anyway=anyway)
-    work.install(work.order(found.manifest.profile), restarts=True)
+    work = _Work(session, _tree(None), service.manager, manager=service.manager.name, anyway=anyway)
+    work.install(work.order(service.manifest.profile), restarts=True)
 
 
 def uninstall(
@@ -278,16 +278,16 @@ def _uninstall(
                 return
     own, changes = removal(profile_id(profile), tree, session.places, force=force)
     if dry_run:
-        tell_changes(changes, diffs=True)
+        print_changes(changes, diffs=True)
         return
     manager = None if tree.is_image else _manager_of(session, own.manager, force=force)
     with turn(tree, session.places) as held:
-        _tell_undone(held, manager)
+        _note_undone(held, manager)
         _warn_of_containers(manager)
         changes = remove_service(
             profile, held, manager, stop_limit=session.stop_limit(profile), force=force, purge=purge
         )
-    tell_changes(changes)
+    print_changes(changes)
 
 
 def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> None:
@@ -302,7 +302,7 @@ def diff(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     proposal = propose(order_of(session, recipe, tree, manager=name), tree)
     differing = [change for change in proposal.changes if change.acts or change.act is Act.DRIFTED]
     if differing:
-        tell_changes(differing, diffs=True)
+        print_changes(differing, diffs=True)
         raise typer.Exit(1)
 
 
@@ -324,7 +324,7 @@ def _manager_of(session: Session, name: str, *, force: bool) -> Manager | None:
         return None
 
 
-def _tell_undone(held: Turn, manager: Manager | None) -> None:
+def _note_undone(held: Turn, manager: Manager | None) -> None:
     """Report that an interrupted command was undone; the manager may have seen its files."""
     if held.undone:
         note(held.undone)
@@ -343,7 +343,7 @@ def _refuse_invisible_settings(session: Session) -> None:
         )
 
 
-def tell_changes(changes: Iterable[Change], *, diffs: bool = False) -> None:
+def print_changes(changes: Iterable[Change], *, diffs: bool = False) -> None:
     """Print the changes, and files kept because they were changed by hand."""
     acted = False
     for change in changes:
@@ -372,7 +372,7 @@ def _warn_of_root(order: Order) -> None:
         )
 
 
-def _tell_enablement(proposal: Proposal) -> None:
+def _note_enablement(proposal: Proposal) -> None:
     name, rivals = proposal.service.name, proposal.enabled_rivals
     if rivals and not proposal.manifest.enabled:
         note(f'"{name}" does not start at boot, since "{rivals[0]}" does and excludes it')
@@ -412,9 +412,9 @@ def _start_or_hint(session: Session, proposal: Proposal, manager: Manager, *, no
     service = proposal.service
     is_up = manager.look([service.unit])[service.unit].is_up
     if now:
-        found = Installed(proposal.manifest, manager)
-        order(session, found, again=is_up and proposal.acts)
-        follow(session, found)
+        installed = Installed(proposal.manifest, manager)
+        order(session, installed, again=is_up and proposal.acts)
+        follow(session, installed)
     elif is_up and proposal.acts:
         note(
             f"still running the old files; `servicekit restart {service.name}` applies the new ones"

@@ -57,11 +57,11 @@ def logs(
     """
     if cause and cause not in set(Cause):
         raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')
-    found = session_of(ctx, user=user).installed(profile)
+    service = session_of(ctx, user=user).installed(profile)
     query = query_of(
         follow=follow, lines=lines, since=since, priority=priority, run=run, cause=cause
     )
-    show(found.manager, found.unit, query)
+    show(service.manager, service.unit, query)
 
 
 def query_of(
@@ -97,10 +97,10 @@ def show(manager: Manager, unit: str, query: LogQuery) -> None:
 
 
 def _pick(manager: Manager, unit: str, query: LogQuery) -> None:
-    found = False
+    matched = False
     with log_of(manager, unit, query) as wanted:
         for line in wanted if query.lines is None else deque(wanted, query.lines):
             typer.echo(plain(line.decode(errors="replace").rstrip("\n")))
-            found = True
-    if not found:
+            matched = True
+    if not matched:
         note("no matching log lines")

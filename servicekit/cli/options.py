@@ -13,9 +13,9 @@ from servicekit.errors import UserError
 
 def session_of(ctx: typer.Context, *, user: bool) -> Session:
     """Return the session of a verb, with its own `--user`."""
-    found: Session = ctx.obj
-    found.ask_for_user(user=user)
-    return found
+    session: Session = ctx.obj
+    session.ask_for_user(user=user)
+    return session
 
 
 def complete_profile(ctx: typer.Context, incomplete: str) -> list[str]:

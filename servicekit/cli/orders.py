@@ -52,11 +52,11 @@ def order_of(
     )
 
 
-def order_as_installed(session: Session, found: Installed, tree: Tree, *, enable: bool) -> Order:
+def order_as_installed(session: Session, service: Installed, tree: Tree, *, enable: bool) -> Order:
     """Repeat the last install with another `enable`, ignoring later edits."""
-    own = found.manifest
+    own = service.manifest
     profile = session.installed_profile(own.profile)
-    order = order_of(session, profile, tree, manager=found.manager.name, enable=enable)
+    order = order_of(session, profile, tree, manager=service.manager.name, enable=enable)
     order = replace(order, kv_tokens=own.kv_tokens, overruled=own.overruled)
     plan = session.installed_plan(own.profile)
     if plan is None:

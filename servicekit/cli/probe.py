@@ -76,15 +76,15 @@ async def _ask(recipe: Profile, api_key: str | None, *, live: bool) -> Health:
     from servicekit.watchdog.probe import NotReady, Prober
 
     async with Prober(recipe, api_key=api_key) as prober:
-        found = await (prober.identity() if live else prober.readiness())
-    if isinstance(found, NotReady):
-        code = UNKNOWN if found.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
-        return Health(code, found.sentence)
+        result = await (prober.identity() if live else prober.readiness())
+    if isinstance(result, NotReady):
+        code = UNKNOWN if result.failure is ProbeFailure.UNAUTHORIZED else UNHEALTHY
+        return Health(code, result.sentence)
     at = f"http://{recipe.host}:{recipe.port}"
-    if found is None:
+    if result is None:
         return Health(HEALTHY, f'"{recipe.served_name}" is listed at {at}')
-    tokens = found.completion.completion_tokens
-    context = found.contexts.effective or "unknown"
+    tokens = result.completion.completion_tokens
+    context = result.contexts.effective or "unknown"
     return Health(
         HEALTHY,
         f'"{recipe.served_name}" answered {tokens} tokens at {at}, context {context} tokens',

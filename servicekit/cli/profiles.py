@@ -30,7 +30,7 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
     A profile with an error is listed with the error.
     """
     session = session_of(ctx, user=user)
-    found, installed = session.catalog.describe(), session.manifests()
+    every, installed = session.catalog.describe(), session.manifests()
     changed = {name: outdated(session, name) for name in installed}
     if json:
         as_json(
@@ -46,12 +46,12 @@ def list_profiles(ctx: typer.Context, *, json: AsJson = False, user: ForUser = F
                     "summary": listed.summary,
                     "findings": list(listed.findings),
                 }
-                for listed in found
+                for listed in every
             ]
         )
         return
     rows = []
-    for listed in found:
+    for listed in every:
         what = listed.summary or f"refused: {listed.findings[0]}"
         standing = (
             "refused" if listed.findings
@@ -75,15 +75,15 @@ def show(
     is verified and what changed since.
     """
     session = session_of(ctx, user=user)
-    found = session.profile(profile)
-    data = _plain(found)
+    recipe = session.profile(profile)
+    data = _plain(recipe)
     verified = verification_status_of(session, profile).text
     if json:
         as_json(data | {"verified": verified})
         return
     import tomli_w
 
-    for opted_out in found.service.without:
+    for opted_out in recipe.service.without:
         note(f'this profile leaves the hardening directive "{opted_out}" out of its unit')
     typer.echo(f"# {printable(verified)}")
     typer.echo(tomli_w.dumps(data), nl=False)
@@ -113,10 +113,10 @@ def render(
     session, tree = session_of(ctx, user=user), Tree()
     name = session.manager_name(manager)
     order = order_of(session, session.profile(profile), tree, manager=name)
-    found = look_around(order, tree)
-    for sentence in (*found.missing, *found.barred, *found.warnings, *found.weakenings):
+    survey = look_around(order, tree)
+    for sentence in (*survey.missing, *survey.barred, *survey.warnings, *survey.weakenings):
         warn(sentence)
-    files = artifacts(make_plan(order.profile, found.host), order.manager)
+    files = artifacts(make_plan(order.profile, survey.host), order.manager)
     if out is not None:
         _write(out, files)
         return

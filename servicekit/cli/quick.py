@@ -71,5 +71,5 @@ def _moved(settings: dict[str, Any], usual: Places, file: Path) -> Quick | None:
         return None
     moved: dict[str, Any] = {name: PurePosixPath(path) for name, path in places.items()}
     base = below(root) if root else usual
-    found = dataclasses.replace(base, **moved, config=PurePosixPath(file.absolute()))
-    return Quick(found, manager, socket)
+    result = dataclasses.replace(base, **moved, config=PurePosixPath(file.absolute()))
+    return Quick(result, manager, socket)

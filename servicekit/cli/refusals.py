@@ -128,7 +128,7 @@ def _budget(plan: Plan, memory: int) -> Budget | None:
         return None  # no memory plan for this engine or model; the engine itself will report it
 
 
-def _port_holder(session: Session, found: Installed, recipe: Profile) -> str:
+def _port_holder(session: Session, service: Installed, recipe: Profile) -> str:
     """Name a process of somebody else that holds the profile's port; empty where none is seen.
 
     An engine of ours is no obstacle: the manager or the watchdog stops it first.
@@ -139,7 +139,7 @@ def _port_holder(session: Session, found: Installed, recipe: Profile) -> str:
     census = Census()
     living = census.look()
     units = [f"servicekit-{name}" for name in session.manifests()]
-    watchdogs = [seen.pid for seen in found.manager.look(units).values() if seen.pid]
+    watchdogs = [seen.pid for seen in service.manager.look(units).values() if seen.pid]
     ours = {*procfs.descendants(watchdogs, living), *census.marked(living)}
     for socket in held:
         holder = sockets.held_by(socket.inode, living)
@@ -154,7 +154,7 @@ def _port_holder(session: Session, found: Installed, recipe: Profile) -> str:
 
 def refuse_start(
     session: Session,
-    found: Installed,
+    service: Installed,
     recipe: Profile,
     *,
     anyway: bool,
@@ -162,14 +162,14 @@ def refuse_start(
 ) -> None:
     """Refuse an installed profile that cannot run; record what `anyway` overrules."""
     tree = Tree()
-    order = order_of(session, recipe, tree, manager=found.manager.name)
-    order = replace(order, user=installed_account(session, found.manifest))
-    if holder := _port_holder(session, found, recipe):
+    order = order_of(session, recipe, tree, manager=service.manager.name)
+    order = replace(order, user=installed_account(session, service.manifest))
+    if holder := _port_holder(session, service, recipe):
         if not anyway:
             raise UserError(holder, hint="--anyway starts it, to wait for the port")
         warn(holder)
     order, _ = refuse(order, tree, anyway=anyway, known=known)
-    if order.overruled == found.manifest.overruled:
+    if order.overruled == service.manifest.overruled:
         return
     try:
         with turn(tree, session.places) as held:

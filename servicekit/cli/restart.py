@@ -29,12 +29,12 @@ def restart(
     by `start`.
     """
     session = session_of(ctx, user=user)
-    found = session.installed(profile)
+    service = session.installed(profile)
     if install:
-        install_again(session, found, anyway=anyway)
+        install_again(session, service, anyway=anyway)
     else:
         note_outdated(session, profile)
-        refuse_start(session, found, anyway=anyway)
-    order(session, found, again=True)
+        refuse_start(session, service, anyway=anyway)
+    order(session, service, again=True)
     if not no_wait:
-        follow(session, found)
+        follow(session, service)

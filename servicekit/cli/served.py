@@ -30,13 +30,13 @@ ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def served(session: Session, found: Installed, *, to: str) -> Iterator[Status]:
+def served(session: Session, service: Installed, *, to: str) -> Iterator[Status]:
     """Run the service meanwhile: one that is down is started, and stopped afterwards.
 
     `to` completes the message `it cannot be ...`. Raises `UserError` while another command measures
     it. What a start prints goes to stderr, since stdout holds the result.
     """
-    profile = found.manifest.profile
+    profile = service.manifest.profile
     started = False
     # As ^C, so that a service started here is stopped.
     as_by_hand = _handling(ENDS[1:], signal.default_int_handler)
@@ -48,11 +48,11 @@ def served(session: Session, found: Installed, *, to: str) -> Iterator[Status]:
             )
         try:
             with redirect_stdout(sys.stderr):
-                now, started = _up(session, found, to)
+                now, started = _up(session, service, to)
             yield now
         finally:
             if started:
-                found.manager.stop(found.unit, limit=session.stop_limit(profile))
+                service.manager.stop(service.unit, limit=session.stop_limit(profile))
                 note(f'stopped "{profile}" (it was not running before)')
 
 
@@ -83,10 +83,10 @@ def undisturbed() -> Iterator[None]:
 
 
 def plan_of_what_runs(
-    session: Session, found: Installed, recipe: Profile, now: Status, *, to: str
+    session: Session, service: Installed, recipe: Profile, now: Status, *, to: str
 ) -> Plan:
     """Make the plan of `recipe`; raise `UserError` if another one is running."""
-    plan = plan_of(session, recipe, found.manager.name)
+    plan = plan_of(session, recipe, service.manager.name)
     why = outdated(plan, now.pid) if now.pid is not None else ""
     if why:
         raise UserError(
@@ -97,22 +97,22 @@ def plan_of_what_runs(
     return plan
 
 
-def _up(session: Session, found: Installed, to: str) -> tuple[Status, bool]:
+def _up(session: Session, service: Installed, to: str) -> tuple[Status, bool]:
     """Start the service if it is down; return whether that was needed."""
-    now = session.look(found)
+    now = session.look(service)
     if is_up(now):
         return now, False
     ours = now.pid is None and now.state != "starting"
     if ours:
-        refuse_start(session, found, known=found.manifest.overruled)
+        refuse_start(session, service, known=service.manifest.overruled)
     try:
         if ours:
-            order(session, found)
-        now, _ = watch_start(session, found, one_try=True)
+            order(session, service)
+        now, _ = watch_start(session, service, one_try=True)
         _refuse_down(now, to)
     except BaseException:
         if ours:
-            found.manager.stop(found.unit, limit=session.stop_limit(found.manifest.profile))
+            service.manager.stop(service.unit, limit=session.stop_limit(service.manifest.profile))
         raise
     return now, ours
 

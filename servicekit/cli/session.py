@@ -68,9 +68,9 @@ class Session:
     def _quick(self) -> Quick:
         from servicekit.cli.quick import Quick, quick
 
-        found = quick(self._config, os.environ, self.scope)
-        if found is not None:
-            return found
+        quickly = quick(self._config, os.environ, self.scope)
+        if quickly is not None:
+            return quickly
         from servicekit.profiles.settings import places_of
 
         settings = self.settings
@@ -166,26 +166,26 @@ class Session:
 
     def manifest(self, profile: str) -> Manifest:
         """Return the manifest of `profile`; raise `UserError` if it is not installed."""
-        found = self.manifests().get(profile)
-        if found is None:
+        manifest = self.manifests().get(profile)
+        if manifest is None:
             # Report an unknown profile as such before reporting that it is not installed.
             self.catalog.get(profile)
             raise UserError(
                 f'profile "{profile}" is not installed',
                 hint=f"`servicekit install {profile}` makes it a service",
             )
-        return found
+        return manifest
 
     def installed(self, profile: str) -> Installed:
         """Return a service with its manager; raise `UserError` if either is missing."""
         manifest = self.manifest(profile)
         return Installed(manifest, self.manager(manifest.manager))
 
-    def look(self, found: Installed) -> Status:
+    def look(self, service: Installed) -> Status:
         from servicekit.watchdog.status import status_of
 
-        seen = found.manager.look([found.unit])[found.unit]
-        return status_of(found.manifest, self.places, seen)
+        seen = service.manager.look([service.unit])[service.unit]
+        return status_of(service.manifest, self.places, seen)
 
     def live_state(self, profile: str) -> State | None:
         """Return the state that a running watchdog published."""
@@ -198,8 +198,8 @@ class Session:
     def _seen(self, profile: str) -> Seen | None:
         """Return the manager's view of a service; `None` if it cannot be queried."""
         try:
-            found = self.installed(profile)
-            return found.manager.look([found.unit])[found.unit]
+            service = self.installed(profile)
+            return service.manager.look([service.unit])[service.unit]
         except UserError:
             return None
 

@@ -21,19 +21,19 @@ def status(session: Session, profile: str | None, *, json: bool) -> None:
     if profile is not None:
         from servicekit.cli.verification import verification_status_of
 
-        found = look(session, [session.manifest(profile)])[0]
+        now = look(session, [session.manifest(profile)])[0]
         verified = verification_status_of(session, profile).text
         if json:
-            as_json(found.as_json() | {"verified": verified})
+            as_json(now.as_json() | {"verified": verified})
         else:
-            _tell(found, verified)
+            _print(now, verified)
         return
     installed = [manifest for _, manifest in sorted(session.manifests().items())]
     every = look(session, installed)
     if json:
-        as_json([found.as_json() for found in every])
+        as_json([now.as_json() for now in every])
     elif every:
-        table(("PROFILE", "STATE", "SINCE", "BOOT", "WHY"), [_row(found) for found in every])
+        table(("PROFILE", "STATE", "SINCE", "BOOT", "WHY"), [_row(now) for now in every])
     else:
         note("no service is installed; `servicekit list` shows the available profiles")
 
@@ -72,27 +72,27 @@ def age(since: str | None) -> str:
     return duration(max(0.0, seconds))
 
 
-def _age(found: Status) -> str:
+def _age(now: Status) -> str:
     """Return how long it has been in its state: by the boot's clock if known, else the wall's."""
-    known = found.since_seconds
-    return age(found.since) if known is None else duration(known)
+    known = now.since_seconds
+    return age(now.since) if known is None else duration(known)
 
 
-def why(found: Status) -> str:
+def why(now: Status) -> str:
     """Return why it is in its state; of a start also how long it takes so far, and usually."""
-    if found.starting_seconds is None:
-        return found.why
-    usual = f" of about {duration(found.eta_seconds)}" if found.eta_seconds is not None else ""
-    return f"{found.why} ({duration(found.starting_seconds)}{usual})"
+    if now.starting_seconds is None:
+        return now.why
+    usual = f" of about {duration(now.eta_seconds)}" if now.eta_seconds is not None else ""
+    return f"{now.why} ({duration(now.starting_seconds)}{usual})"
 
 
-def _row(found: Status) -> tuple[str, ...]:
-    reason = why(found)
-    if found.drift:
-        reason += f" ({len(found.drift)} of its files changed by hand)"
-    if found.outdated:
-        reason += f" ({found.outdated.partition(':')[0]})"
-    return found.profile, found.state, _age(found), "yes" if found.enabled else "no", reason
+def _row(now: Status) -> tuple[str, ...]:
+    reason = why(now)
+    if now.drift:
+        reason += f" ({len(now.drift)} of its files changed by hand)"
+    if now.outdated:
+        reason += f" ({now.outdated.partition(':')[0]})"
+    return now.profile, now.state, _age(now), "yes" if now.enabled else "no", reason
 
 
 def measured(figures: dict[str, float]) -> str:
@@ -108,39 +108,39 @@ def measured(figures: dict[str, float]) -> str:
     return ", ".join(parts)
 
 
-def _tell(found: Status, verified: str) -> None:
-    boot = "starts at boot" if found.enabled else "does not start at boot"
-    since = f" for {_age(found)}" if found.since else ""
-    print(f"{found.profile}: {paint(found.state)}{since}")
-    context = ", ".join(f"{name} {tokens}" for name, tokens in found.context.items() if tokens)
-    process = f"watchdog {found.pid}" if found.pid else ""
-    process += f", engine {found.engine_pid}" if found.engine_pid else ""
-    accepted = found.kv_precision_accepted
+def _print(now: Status, verified: str) -> None:
+    boot = "starts at boot" if now.enabled else "does not start at boot"
+    since = f" for {_age(now)}" if now.since else ""
+    print(f"{now.profile}: {paint(now.state)}{since}")
+    context = ", ".join(f"{name} {tokens}" for name, tokens in now.context.items() if tokens)
+    process = f"watchdog {now.pid}" if now.pid else ""
+    process += f", engine {now.engine_pid}" if now.engine_pid else ""
+    accepted = now.kv_precision_accepted
     below_fp8 = f'below FP8, accepted because "{accepted}"' if accepted else ""
     for label, text in (
-        ("why", why(found)),
-        ("remedy", ours(found.remedy)),
-        ("cause", found.cause),
-        ("serves", f"{found.served_name} at {found.url}" if found.url and found.pid else ""),
-        ("model", found.model),
+        ("why", why(now)),
+        ("remedy", ours(now.remedy)),
+        ("cause", now.cause),
+        ("serves", f"{now.served_name} at {now.url}" if now.url and now.pid else ""),
+        ("model", now.model),
         ("context", f"{context} tokens" if context else ""),
-        ("measured", measured(found.figures)),
-        ("plan", found.pool_drift),
-        ("outdated", ours(found.outdated)),
-        ("version", ours(found.upgrade)),
+        ("measured", measured(now.figures)),
+        ("plan", now.pool_drift),
+        ("outdated", ours(now.outdated)),
+        ("version", ours(now.upgrade)),
         ("KV cache", below_fp8),
         ("verified", verified),
         ("processes", process),
-        ("loaded in", duration(found.ready_seconds)),
-        ("restarts", str(found.restarts) if found.restarts else ""),
-        ("run", found.run),
-        ("manager", f"{found.manager}, {boot}"),
+        ("loaded in", duration(now.ready_seconds)),
+        ("restarts", str(now.restarts) if now.restarts else ""),
+        ("run", now.run),
+        ("manager", f"{now.manager}, {boot}"),
     ):
         if text:
             print(f"  {label + ':':11} {printable(text)}")
-    for sentence in found.overruled:
+    for sentence in now.overruled:
         print(f"  {'anyway:':11} {printable(sentence)}")
-    for sentence in found.trusted:
+    for sentence in now.trusted:
         print(f"  {'trusted:':11} {printable(sentence)}")
-    for path in found.drift:
+    for path in now.drift:
         print(f"  {'drift:':11} {path}")

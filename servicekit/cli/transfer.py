@@ -59,10 +59,10 @@ class _Bar:
         )
 
     def checking(self, file: File) -> None:
-        self._tell(f"checking {_tail(file.name)}")
+        self._describe(f"checking {_tail(file.name)}")
 
     def loading(self, file: File) -> None:
-        self._tell(f"fetching {_tail(file.name)}")
+        self._describe(f"fetching {_tail(file.name)}")
 
     def moved(self, size: int) -> None:
         (task,) = self._progress.tasks
@@ -70,9 +70,9 @@ class _Bar:
         self._progress.update(self._task, advance=size, speed=speed)
 
     def broke_off(self) -> None:
-        self._tell("connection lost; retrying")
+        self._describe("connection lost; retrying")
 
-    def _tell(self, what: str) -> None:
+    def _describe(self, what: str) -> None:
         self._progress.update(self._task, description=what)
 
 

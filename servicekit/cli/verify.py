@@ -71,19 +71,19 @@ def verify(
         raise typer.BadParameter(f'no gate "{unknown[0]}"; there are {", ".join(GATES)}')
     names = tuple(name for name in GATES if not only or name in only)
     session = session_of(ctx, user=user)
-    found = session.installed(profile)
+    service = session.installed(profile)
     _prepare(session, profile)
-    with served(session, found, to="verified") as now:
-        result = _verified(session, found, now, names, repeats)
+    with served(session, service, to="verified") as now:
+        result = _verified(session, service, now, names, repeats)
         # Before printing it and stopping the service: both may fail or be interrupted.
         with undisturbed():
             lost = _keep(session, result)
         if result.complete:
-            _tell_another_run(session, found, now)
+            _note_another_run(session, service, now)
     if json:
         as_json(result.as_json())
     else:
-        _tell(result)
+        _print(result)
     if lost is not None:
         raise lost
     if not result.complete:
@@ -113,10 +113,10 @@ def _keep(session: Session, result: Verification) -> UserError | None:
     return None
 
 
-def _tell_another_run(session: Session, found: Installed, before: Status) -> None:
+def _note_another_run(session: Session, service: Installed, before: Status) -> None:
     """Print a note if the service restarted meanwhile, which may be why a gate failed."""
     try:
-        now = session.look(found)
+        now = session.look(service)
     except UserError:  # without an answer there is no contradiction
         return
     if now.run != before.run or not is_up(now):
@@ -131,11 +131,11 @@ def _unkept(state: Path, error: OSError) -> UserError:
 
 
 def _verified(
-    session: Session, found: Installed, now: Status, names: tuple[str, ...], repeats: int
+    session: Session, service: Installed, now: Status, names: tuple[str, ...], repeats: int
 ) -> Verification:
     """Run the gates; after ^C the result holds those that ended."""
     recipe = session.profile(now.profile)
-    plan = plan_of_what_runs(session, found, recipe, now, to="verified")
+    plan = plan_of_what_runs(session, service, recipe, now, to="verified")
     began = datetime.now(UTC).isoformat(timespec="milliseconds")
     # Beforehand, so that a second ^C finds nothing left to do but to write.
     bound = asyncio.run(fingerprint(plan))
@@ -239,7 +239,7 @@ def _progress(
     return show
 
 
-def _tell(result: Verification) -> None:
+def _print(result: Verification) -> None:
     rows = [
         (each.gate, each.outcome.value, duration(each.seconds), each.reason)
         for each in result.findings

@@ -144,12 +144,12 @@ def _client(host: Windows) -> str:
 
 def _print(files: Iterable[Rendered]) -> None:
     for file in files:
-        _tell_changes(file)
+        _print_changes(file)
         typer.echo(f"# ==> {file.name}")
         typer.echo(file.text, nl=not file.text.endswith("\n"))
 
 
-def _tell_changes(file: Rendered) -> None:
+def _print_changes(file: Rendered) -> None:
     for change in file.changes:
         note(f"{file.name}: {change}")
 
@@ -171,7 +171,7 @@ def _write(out: Path, files: Iterable[Rendered], *, force: bool) -> None:
                 f"{listed} would be replaced", hint="choose another DIR, or use --force"
             )
         for file in files:
-            _tell_changes(file)
+            _print_changes(file)
             (out / file.name).write_bytes(file.data)
             typer.echo(out / file.name)
     except OSError as error:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 LIMIT: Final = 8.0  # seconds for all questions: with Python's start and the printing, less than ten
 
 
-def look(request: DoctorRequest, tell: Callable[[tuple[str, ...]], None]) -> HostView:
-    """Read the host; `tell` what is still running after two seconds."""
-    return asyncio.run(_look(request, tell))
+def look(request: DoctorRequest, report: Callable[[tuple[str, ...]], None]) -> HostView:
+    """Read the host; `report` what is still running after two seconds."""
+    return asyncio.run(_look(request, report))
 
 
-async def _look(request: DoctorRequest, tell: Callable[[tuple[str, ...]], None]) -> HostView:
+async def _look(request: DoctorRequest, report: Callable[[tuple[str, ...]], None]) -> HostView:
     root, account = os.geteuid() == 0, procfs.account(os.geteuid())
     on_wsl = evidence.on_wsl()
     board = BoundedCalls(LIMIT)
@@ -55,7 +55,7 @@ async def _look(request: DoctorRequest, tell: Callable[[tuple[str, ...]], None])
     profiles = [ProfileQuestions(board, order, request) for order in request.orders]
     wsl = WslQuestions(board, request.environ, WSL_CONF) if on_wsl else None
     try:
-        await board.settle(tell)
+        await board.settle(report)
     finally:
         gpus.close()
     looked = [profile.seen(seen_or_not(gpu)) for profile in profiles]

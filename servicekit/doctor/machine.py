@@ -54,15 +54,15 @@ def shared_memory(host: HostView) -> Answer:
     if left:
         names = " ".join(f"/dev/shm/{file.name}" for file in left[:NAMED])  # noqa: S108 - for the remedy
         more = f" and {len(left) - NAMED} more" if len(left) > NAMED else ""
-        return warn(f"{_told(left)} left by engines that have ended", f"`rm {names}`{more}")
+        return warn(f"{_counted(left)} left by engines that have ended", f"`rm {names}`{more}")
     unknown = [file for file in shared if file.used is None]
     if unknown:
-        return skip(f"{_told(unknown)}, run as root to see whether they are in use")
+        return skip(f"{_counted(unknown)}, run as root to see whether they are in use")
     if shared:
-        return ok(f"{_told(shared)} of running engines")
+        return ok(f"{_counted(shared)} of running engines")
     return ok("no engine has files in /dev/shm")
 
 
-def _told(files: Sequence[SharedFile]) -> str:
+def _counted(files: Sequence[SharedFile]) -> str:
     size = sum(file.size for file in files) / (1 << 20)
     return f"{len(files)} file{'s' * (len(files) > 1)} in /dev/shm ({size:.0f} MiB)"

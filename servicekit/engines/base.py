@@ -122,7 +122,7 @@ class InstalledEngine:
     """Version of the CUDA runtime beside it, as `12.8`."""
     capability: str | None = None
     """Compute capability of the profile's GPU, as `12.0`."""
-    told: FlagTable | None = None
+    listed: FlagTable | None = None
     """Options listed by the engine's own `--help`."""
 
     def version(self, engine: EngineName) -> str | None:

@@ -73,13 +73,13 @@ def look(
     installed = InstalledEngine(executable, packages, _cuda(packages))
     if not options or engine not in HELP:
         return installed
-    listed = read_help(
+    flags = read_help(
         output(
             [executable, *HELP[engine]], account=account, deadline=deadline, environment=_asking()
         )
     )
-    told = FlagTable(engine, installed.version(engine) or "of unknown version", listed)
-    return replace(installed, told=told) if listed else installed
+    listed = FlagTable(engine, installed.version(engine) or "of unknown version", flags)
+    return replace(installed, listed=listed) if flags else installed
 
 
 def _packages(program: Path) -> dict[str, str]:

@@ -152,14 +152,14 @@ class BoundedCalls:
         self._asked.append(pending)
         return pending
 
-    async def settle(self, tell: Callable[[tuple[str, ...]], None]) -> None:
+    async def settle(self, report: Callable[[tuple[str, ...]], None]) -> None:
         """Wait for all results, or until the time is over.
 
-        `tell` is called with what is waited for: after two seconds, and whenever that is less.
+        `report` is called with what is waited for: after two seconds, and whenever that is less.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit
-        wait, told = self._first_word, 0
+        wait, reported = self._first_word, 0
         while open_ones := [pending for pending in self._asked if not pending.task.done()]:
             left = deadline - loop.time()
             if left <= 0:
@@ -167,12 +167,12 @@ class BoundedCalls:
             await asyncio.wait(
                 [pending.task for pending in open_ones],
                 timeout=min(wait, left),
-                return_when=asyncio.ALL_COMPLETED if not told else asyncio.FIRST_COMPLETED,
+                return_when=asyncio.ALL_COMPLETED if not reported else asyncio.FIRST_COMPLETED,
             )
             open_ones = [pending for pending in open_ones if not pending.task.done()]
-            if open_ones and len(open_ones) != told:
-                tell(tuple(dict.fromkeys(pending.what for pending in open_ones)))
-                told = len(open_ones)
+            if open_ones and len(open_ones) != reported:
+                report(tuple(dict.fromkeys(pending.what for pending in open_ones)))
+                reported = len(open_ones)
         for pending in self._asked:
             pending.task.cancel()
         await asyncio.gather(*(pending.task for pending in self._asked), return_exceptions=True)

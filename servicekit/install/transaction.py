@@ -109,12 +109,12 @@ def saved(path: Path) -> Path:
 @contextmanager
 def turn(tree: Tree, places: Places, *, patience: float = PATIENCE) -> Iterator[Turn]:
     """Wait for the right to change what is installed, and mend what an interrupted call left."""
-    mine = Turn(tree, places)
+    held = Turn(tree, places)
     lock = places.manifests / ".lock"
-    descriptor = _take(mine, lock, patience)
+    descriptor = _take(held, lock, patience)
     try:
-        mine.undone = _recover(mine)
-        yield mine
+        held.undone = _recover(held)
+        yield held
     except OSError as error:
         raise _unwritable(error) from error
     finally:
@@ -124,11 +124,11 @@ def turn(tree: Tree, places: Places, *, patience: float = PATIENCE) -> Iterator[
             tree.delete(lock)
         os.close(descriptor)
         with suppress(OSError):
-            _prune(tree, [*_by_name(places), *mine.made])
+            _prune(tree, [*_by_name(places), *held.made])
 
 
 def apply(
-    mine: Turn,
+    held: Turn,
     profile: str,
     made: Sequence[Change],
     manifest: Manifest | None,
@@ -143,12 +143,12 @@ def apply(
     that. Neither runs if there is nothing to do. Returns the manifest as written. Raises
     `UserError` when nothing was changed.
     """
-    tree, places = mine.tree, mine.places
+    tree, places = held.tree, held.places
     earlier = manifests(tree, places).get(profile)
     parents = [change.path.parent for change in made if change.acts]
     missing = tree.missing([*parents, *(d.path for d in directories)])
     if manifest is not None:
-        listed = dict.fromkeys((*manifest.directories, *mine.made, *missing))
+        listed = dict.fromkeys((*manifest.directories, *held.made, *missing))
         if earlier is not None:
             listed |= dict.fromkeys(earlier.directories)
         by_depth = sorted(listed, key=lambda path: len(path.parts))
@@ -158,15 +158,15 @@ def apply(
     if not operations and not missing:
         return manifest
     try:
-        _write_journal(mine, profile, operations, missing, gone)
+        _write_journal(held, profile, operations, missing, gone)
         _make(tree, missing, directories)
         _stage(tree, operations)
         _switch(tree, operations)
         then()
-        tree.move(mine.journal, mine.journal_done)
+        tree.move(held.journal, held.journal_done)
     except BaseException as error:
         try:
-            _roll_back(mine, operations, missing)
+            _roll_back(held, operations, missing)
         except OSError as second:
             raise UserError(
                 f'cannot restore "{second.filename}": {second.strerror} (after {_words(error)})',
@@ -176,8 +176,8 @@ def apply(
         if isinstance(error, OSError):
             raise _unwritable(error) from error
         raise
-    _finish(mine, operations, gone)
-    mine.made = list(gone)
+    _finish(held, operations, gone)
+    held.made = list(gone)
     return manifest
 
 
@@ -248,8 +248,8 @@ def _switch(tree: Tree, operations: Iterable[_Operation]) -> None:
         tree.sync(parent)
 
 
-def _roll_back(mine: Turn, operations: Sequence[_Operation], missing: Sequence[Path]) -> None:
-    tree = mine.tree
+def _roll_back(held: Turn, operations: Sequence[_Operation], missing: Sequence[Path]) -> None:
+    tree = held.tree
     for operation in reversed(operations):
         tree.delete(operation.new)
         here, before = tree.look(operation.path), tree.look(operation.undo)
@@ -264,43 +264,43 @@ def _roll_back(mine: Turn, operations: Sequence[_Operation], missing: Sequence[P
                 tree.move(operation.path, saved(operation.path))
             tree.move(operation.undo, operation.path)
     _prune(tree, missing)
-    tree.delete(_staged_journal(mine))
-    tree.delete(mine.journal)
+    tree.delete(_staged_journal(held))
+    tree.delete(held.journal)
 
 
-def _finish(mine: Turn, operations: Iterable[_Operation], gone: Iterable[Path]) -> None:
+def _finish(held: Turn, operations: Iterable[_Operation], gone: Iterable[Path]) -> None:
     # It is done already: what cannot be cleaned now, the next call cleans.
     with suppress(OSError):
-        mine.tree.sync(mine.places.manifests)
+        held.tree.sync(held.places.manifests)
         for operation in operations:
-            mine.tree.delete(operation.undo)
-        _prune(mine.tree, gone)
-        mine.tree.delete(mine.journal_done)
+            held.tree.delete(operation.undo)
+        _prune(held.tree, gone)
+        held.tree.delete(held.journal_done)
 
 
-def _recover(mine: Turn) -> str:
-    tree = mine.tree
-    tree.delete(_staged_journal(mine))
-    done = tree.look(mine.journal_done)
+def _recover(held: Turn) -> str:
+    tree = held.tree
+    tree.delete(_staged_journal(held))
+    done = tree.look(held.journal_done)
     if done is not None:
-        entry = _read(done.content, mine.journal_done)
-        _finish(mine, entry.operations, entry.gone)
-        mine.made = entry.gone
+        entry = _read(done.content, held.journal_done)
+        _finish(held, entry.operations, entry.gone)
+        held.made = entry.gone
         return ""
-    begun = tree.look(mine.journal)
+    begun = tree.look(held.journal)
     if begun is None:
         return ""
-    entry = _read(begun.content, mine.journal)
-    _roll_back(mine, entry.operations, entry.missing)
+    entry = _read(begun.content, held.journal)
+    _roll_back(held, entry.operations, entry.missing)
     return f'an earlier change of "{entry.profile}" was interrupted; it has been undone'
 
 
-def _staged_journal(mine: Turn) -> Path:
-    return mine.journal.with_name(".journal-new")
+def _staged_journal(held: Turn) -> Path:
+    return held.journal.with_name(".journal-new")
 
 
 def _write_journal(
-    mine: Turn,
+    held: Turn,
     profile: str,
     operations: Iterable[_Operation],
     missing: Iterable[Path],
@@ -320,9 +320,9 @@ def _write_journal(
         "missing": [str(path) for path in missing],
         "gone": [str(path) for path in gone],
     }
-    mine.tree.stage(_staged_journal(mine), json.dumps(data).encode(), 0o600)
-    mine.tree.move(_staged_journal(mine), mine.journal)
-    mine.tree.sync(mine.places.manifests)
+    held.tree.stage(_staged_journal(held), json.dumps(data).encode(), 0o600)
+    held.tree.move(_staged_journal(held), held.journal)
+    held.tree.sync(held.places.manifests)
 
 
 class _Begun(NamedTuple):
@@ -353,15 +353,15 @@ def _read(content: bytes, where: Path) -> _Begun:
         ) from None
 
 
-def _take(mine: Turn, lock: Path, patience: float) -> int:
+def _take(held: Turn, lock: Path, patience: float) -> int:
     deadline = time.monotonic() + patience
     vanished = 0
     while True:
         try:
-            for directory in mine.tree.missing([lock.parent]):
-                mine.tree.make_directory(directory)
-                mine.made.append(directory)
-            descriptor = mine.tree.lock(lock)
+            for directory in held.tree.missing([lock.parent]):
+                held.tree.make_directory(directory)
+                held.made.append(directory)
+            descriptor = held.tree.lock(lock)
         except FileExistsError:
             descriptor = None  # the other one made the directory in between
         except FileNotFoundError as error:
@@ -370,7 +370,7 @@ def _take(mine: Turn, lock: Path, patience: float) -> int:
             if vanished > MOST_VANISHED:  # there is no other one: nothing can be made there
                 raise _unwritable(error) from error
         except OSError as error:
-            _prune(mine.tree, mine.made)
+            _prune(held.tree, held.made)
             raise _unwritable(error) from error
         if descriptor is not None:
             return descriptor

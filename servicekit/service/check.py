@@ -136,7 +136,7 @@ def check(
 def tables_for(profile: Profile, installed: InstalledEngine) -> tuple[FlagTable, ...]:
     """Choose the option tables to hold a profile against, oldest first.
 
-    That of the installed version; where none is shipped for it, what the engine itself told, else
+    That of the installed version; where none is shipped for it, what the engine itself listed, else
     the nearest. Where it is not installed, those of every version that `requires` allows.
     """
     engine, known = profile.engine, tables.KNOWN[profile.engine]
@@ -148,7 +148,7 @@ def tables_for(profile: Profile, installed: InstalledEngine) -> tuple[FlagTable,
     public = Version(version).public
     if public in known:
         return (tables.table(engine, public),)
-    nearest = installed.told or tables.nearest(engine, public)
+    nearest = installed.listed or tables.nearest(engine, public)
     return () if nearest is None else (nearest,)
 
 
@@ -171,11 +171,11 @@ def _check_told(
     profile: Profile, argv: Sequence[str], tables: Sequence[FlagTable], installed: InstalledEngine
 ) -> Iterable[Remark]:
     """Compare with what the engine itself lists, or say that its version is not known."""
-    told, version = installed.told, installed.version(profile.engine)
-    if told is not None and told not in tables:
-        for remark in check_flags(profile, argv, told):
+    listed, version = installed.listed, installed.version(profile.engine)
+    if listed is not None and listed not in tables:
+        for remark in check_flags(profile, argv, listed):
             yield replace(remark, message=f"{remark.message} (according to its own --help)")
-    elif told is None and version is not None and tables[-1].version != Version(version).public:
+    elif listed is None and version is not None and tables[-1].version != Version(version).public:
         message = f"the options of the installed {version} are unknown; checked against "
         yield Remark(Level.NOTE, "engine", f"{message}{release(tables[-1])}")
 

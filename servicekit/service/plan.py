@@ -156,11 +156,11 @@ def _cache_environment(places: Places) -> dict[str, str]:
 def hub_cache(profile: Profile, places: Places) -> PurePosixPath:
     """Where the engine looks for models of the hub, with every tunable at its default."""
     values = _values(profile, places)
-    told = {
+    environment = {
         name: "".join(map(str, _filled((value,), values)))
         for name, value in {**_cache_environment(places), **profile.environment}.items()
     }
-    return cache_directory(told)
+    return cache_directory(environment)
 
 
 def _tunables(profile: Profile, values: Mapping[str, Piece]) -> Iterator[Tunable]:

@@ -44,12 +44,12 @@ class AdoptedProcesses:
 
     def _read(self) -> frozenset[ProcessKey]:
         try:
-            told = untrusted.parse(untrusted.read(self._path))
-            pairs = told["processes"]
+            record = untrusted.parse(untrusted.read(self._path))
+            pairs = record["processes"]
             if not isinstance(pairs, list) or not all(map(_is_key, pairs)):
                 return frozenset()
             keys = frozenset((pid, started) for pid, started in pairs)
-            here = {name: told[name] for name in self._of} == self._of
+            here = {name: record[name] for name in self._of} == self._of
         except (OSError, ValueError, KeyError):
             return frozenset()
         return keys if here else frozenset()

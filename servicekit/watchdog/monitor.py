@@ -80,7 +80,7 @@ class EngineMonitor:
     async def _owner(self) -> Ownership:
         holder = self._port_holder()
         if holder is None:
-            return Ownership(Owner.NOBODY)
+            return Ownership(Owner.NONE)
         if holder.ours is None:
             return Ownership(Owner.UNKNOWN)
         return Ownership(Owner.OURS if holder.ours else Owner.FOREIGN, holder.who)

@@ -47,7 +47,7 @@ REPEATED_LEAST: Final = 4
 class Owner(StrEnum):
     """Whose process listens on the profile's port."""
 
-    NOBODY = "nobody"
+    NONE = "none"
     OURS = "ours"
     FOREIGN = "foreign"
     UNKNOWN = "unknown"
@@ -198,7 +198,7 @@ class Prober:
         found = await self._owner()
         port = self._profile.port
         match found.owner:
-            case Owner.NOBODY:
+            case Owner.NONE:
                 raise _NotReadyError(ProbeFailure.REFUSED, f"nothing listens on port {port}")
             case Owner.FOREIGN:
                 sentence = f"port {port} is served by {found.who}, not by this engine"

@@ -138,7 +138,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
     believed = state is not None and is_believed(state, seen)
     if state is not None and believed is not False:
         since = _seconds_since(state.since_boottime, here)
-        status = replace(_told(state), since_seconds=since)
+        status = replace(_published_by(state), since_seconds=since)
         if state.state == "starting":
             passed = _seconds_since(state.launched_boottime, here)
             status = replace(status, starting_seconds=passed)
@@ -235,7 +235,7 @@ def conclude(
             return _could_not_begin(profile, seen)
     if last is not None:
         # Its own last word, said when nothing of it was left.
-        return replace(_told(last), pid=None, engine_pid=None, servicekit=None)
+        return replace(_published_by(last), pid=None, engine_pid=None, servicekit=None)
     if run is None:
         return _never_ran(profile, seen)
     at = (run.ended or records[-1].at).isoformat(timespec="milliseconds")
@@ -247,7 +247,7 @@ def conclude(
     return Status(profile, state, since=at, run=run.run, cause=cause, why=why)
 
 
-def _told(state: State) -> Status:
+def _published_by(state: State) -> Status:
     host = f"[{state.host}]" if ":" in state.host else state.host
     at = f"http://{host}:{state.port}/v1" if state.port else None
     return Status(

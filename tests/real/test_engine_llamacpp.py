@@ -110,7 +110,7 @@ def _free_port() -> int:
 def test_its_words_are_legal_to_it(running: Running) -> None:
     """Every option of the plan is in the list that the program itself gives."""
     installed = look(EngineName.LLAMACPP, str(PROGRAM), options=True)
-    assert installed.told is not None
+    assert installed.listed is not None
     report = check(running.profile, running.plan, installed)
     assert report.remarks == ()
     assert report.ok

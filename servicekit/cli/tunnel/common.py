@@ -20,15 +20,15 @@ LOOK_EVERY: Final = 0.1  # seconds
 UP_WITHIN: Final = 5.0  # seconds for a manager to act on an order to start
 
 
-def installed(opened: Session) -> dict[str, Manifest]:
-    return dict(sorted(opened.tunnels().items()))
+def installed(session: Session) -> dict[str, Manifest]:
+    return dict(sorted(session.tunnels().items()))
 
 
-def manifest_of(opened: Session, name: str) -> Manifest:
+def manifest_of(session: Session, name: str) -> Manifest:
     """Return the manifest of tunnel `name`; raise `UserError` where it is not installed."""
     from servicekit.errors import UserError
 
-    manifest = installed(opened).get(name)
+    manifest = installed(session).get(name)
     if manifest is None:
         raise UserError(
             f'tunnel "{name}" is not installed', hint="see `servicekit tunnel list` for their names"
@@ -36,17 +36,17 @@ def manifest_of(opened: Session, name: str) -> Manifest:
     return manifest
 
 
-def published(opened: Session, name: str) -> TunnelState | None:
+def published(session: Session, name: str) -> TunnelState | None:
     from servicekit.tunnel.state import read_state
     from servicekit.tunnel.values import state_file
 
-    return read_state(Path(state_file(opened.places, name)))
+    return read_state(Path(state_file(session.places, name)))
 
 
 class TunnelService(NamedTuple):
     """The service of a tunnel, and the manager that runs it."""
 
-    opened: Session
+    session: Session
     name: str
     manager: Manager
 
@@ -59,7 +59,7 @@ class TunnelService(NamedTuple):
     @property
     def is_up(self) -> bool:
         """Whether its port forwarding is up, by the process that the manager runs."""
-        state = published(self.opened, self.name)
+        state = published(self.session, self.name)
         if state is None or state.phase != "up" or not state.is_alive:
             return False
         return self.seen().pid == state.pid
@@ -78,7 +78,7 @@ class TunnelService(NamedTuple):
         from servicekit.tunnel.installation import forget
 
         self.stop()
-        forget(Tree(), self.opened.places, self.name)
+        forget(Tree(), self.session.places, self.name)
         self.manager.start(self.unit)
         if wait:
             self._follow()
@@ -88,7 +88,7 @@ class TunnelService(NamedTuple):
         began = time.monotonic()
         while True:
             passed = time.monotonic() - began
-            state = published(self.opened, self.name)
+            state = published(self.session, self.name)
             if self.is_up:
                 typer.echo(f"{self.name}: {paint('up')} after {duration(passed)}")
                 return

@@ -19,8 +19,8 @@ NoWaitUntilUp = Annotated[
 ]
 
 
-def _service(opened: Session, name: str) -> TunnelService:
-    return TunnelService(opened, name, opened.manager(manifest_of(opened, name).manager))
+def _service(session: Session, name: str) -> TunnelService:
+    return TunnelService(session, name, session.manager(manifest_of(session, name).manager))
 
 
 def start(

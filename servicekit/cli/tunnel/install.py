@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from servicekit.cli.install import DryRun, tell_changes
+from servicekit.cli.install import DryRun, print_changes
 from servicekit.cli.options import ForManager, ForUser, session_of
 from servicekit.cli.output import note, warn
 from servicekit.cli.tunnel.common import TunnelName, TunnelService, installed
@@ -96,22 +96,22 @@ def install(
     from servicekit.install.rootfs import Tree
     from servicekit.tunnel.installation import TunnelFiles, propose
 
-    opened, tree = session_of(ctx, user=user), Tree()
-    earlier = _earlier(opened, name, replaced=to is not None)
+    session, tree = session_of(ctx, user=user), Tree()
+    earlier = _earlier(session, name, replaced=to is not None)
     asked = {"to": to, "local": local, "remote": remote, "reverse": reverse, "ssh_port": ssh_port}
     tunnel = _wanted(name, asked, earlier)
-    service = TunnelService(opened, name, opened.manager(manager))
-    pinned = _pinned(opened, tree, tunnel, earlier)
+    service = TunnelService(session, name, session.manager(manager))
+    pinned = _pinned(session, tree, tunnel, earlier)
     files = TunnelFiles(
         tunnel=tunnel,
-        places=opened.places,
+        places=session.places,
         manager=service.manager.name,
-        command=(*opened.command(), "tunnel", "run", name),
-        pair=_pair(opened, tree, name, identity),
+        command=(*session.command(), "tunnel", "run", name),
+        pair=_pair(session, tree, name, identity),
         pinned=_confirmed(tunnel, pinned, fingerprint, again=force, ask=not dry_run),
     )
     if dry_run:
-        tell_changes(propose(files, tree, force=force).changes, diffs=True)
+        print_changes(propose(files, tree, force=force).changes, diffs=True)
         return
     proposal = _carry_out(files, service, tree, force=force)
     if now and service.is_up and not proposal.acts:
@@ -139,7 +139,7 @@ def _carry_out(files: TunnelFiles, service: TunnelService, tree: Tree, *, force:
             note(undone)
         proposal = propose(files, tree, force=force)
         carry_out(proposal, held, service.manager)
-    tell_changes(proposal.changes)
+    print_changes(proposal.changes)
     own = files.manager is ManagerName.SYSTEMD and files.places.scope is Scope.USER
     for sentence in (*barred, *(ends_with_session() if own else ())):
         warn(sentence)
@@ -164,30 +164,30 @@ def uninstall(
     from servicekit.tunnel.installation import turns
     from servicekit.tunnel.installation import uninstall as carry_out
 
-    opened, tree = session_of(ctx, user=user), Tree()
-    own, changes = removal(tunnel_id(name), tree, opened.places, force=force)
+    session, tree = session_of(ctx, user=user), Tree()
+    own, changes = removal(tunnel_id(name), tree, session.places, force=force)
     if dry_run:
-        tell_changes(changes, diffs=True)
+        print_changes(changes, diffs=True)
         return
-    manager = opened.manager(own.manager)
-    with turns(tree, opened.places) as (held, undone):
+    manager = session.manager(own.manager)
+    with turns(tree, session.places) as (held, undone):
         if undone:
             note(undone)
-        changes = carry_out(name, held, opened.places, manager, force=force)
-    tell_changes(changes)
+        changes = carry_out(name, held, session.places, manager, force=force)
+    print_changes(changes)
     note("remove its line from ~/.ssh/authorized_keys on the server")
 
 
-def _earlier(opened: Session, name: str, *, replaced: bool) -> Tunnel | None:
+def _earlier(session: Session, name: str, *, replaced: bool) -> Tunnel | None:
     """Read the installed tunnel; `None` where there is none, or it is broken and `replaced`."""
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
     from servicekit.tunnel.values import checked_name
 
-    if checked_name(name) not in installed(opened):
+    if checked_name(name) not in installed(session):
         return None
     try:
-        return load(opened.places, name)
+        return load(session.places, name)
     except UserError:
         if replaced:
             return None
@@ -209,7 +209,7 @@ def _wanted(name: str, asked: dict[str, str | int | None], earlier: Tunnel | Non
     return Tunnel.parse(Document(settings), name=name, where=f'tunnel "{name}"')
 
 
-def _pair(opened: Session, tree: Tree, name: str, identity: Path | None) -> KeyPair:
+def _pair(session: Session, tree: Tree, name: str, identity: Path | None) -> KeyPair:
     """Return the key that was named, else the installed one, else a new one."""
     import socket
 
@@ -218,19 +218,19 @@ def _pair(opened: Session, tree: Tree, name: str, identity: Path | None) -> KeyP
 
     if identity is not None:
         return keys.read(identity)
-    here = installed_pair(tree, opened.places, name)
+    here = installed_pair(tree, session.places, name)
     return here or keys.make(f"servicekit-{name}@{socket.gethostname()}")
 
 
 def _pinned(
-    opened: Session, tree: Tree, tunnel: Tunnel, earlier: Tunnel | None
+    session: Session, tree: Tree, tunnel: Tunnel, earlier: Tunnel | None
 ) -> tuple[HostKey, ...]:
     """Read the host keys that an earlier install pinned for the same server."""
     from servicekit.tunnel.installation import installed_pins
 
     if earlier is None or (earlier.host, earlier.ssh_port) != (tunnel.host, tunnel.ssh_port):
         return ()
-    return installed_pins(tree, opened.places, tunnel.name)
+    return installed_pins(tree, session.places, tunnel.name)
 
 
 def _confirmed(

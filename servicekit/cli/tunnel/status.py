@@ -46,9 +46,9 @@ def status(
 
     from servicekit.tunnel.status import TunnelStatus
 
-    opened = session_of(ctx, user=user)
-    chosen = installed(opened).values() if name is None else [manifest_of(opened, name)]
-    reports = asyncio.run(_look(opened, list(chosen), deep=deep))
+    session = session_of(ctx, user=user)
+    chosen = installed(session).values() if name is None else [manifest_of(session, name)]
+    reports = asyncio.run(_look(session, list(chosen), deep=deep))
     if name is not None:
         report = reports[0]
         if json:
@@ -69,11 +69,11 @@ def list_tunnels(ctx: typer.Context, *, user: ForUser = False) -> None:
     from servicekit.errors import UserError
     from servicekit.tunnel.runner import load
 
-    opened = session_of(ctx, user=user)
+    session = session_of(ctx, user=user)
     rows = []
-    for name, manifest in installed(opened).items():
+    for name, manifest in installed(session).items():
         try:
-            tunnel = load(opened.places, name)
+            tunnel = load(session.places, name)
         except UserError as error:  # the others are listed all the same
             rows.append((name, "", f"invalid: {error.message}", manifest.manager))
         else:
@@ -88,7 +88,7 @@ def _note_none() -> None:
     note("no tunnel is installed; see `servicekit tunnel install NAME --to USER@HOST`")
 
 
-async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
+async def _look(session: Session, chosen: Sequence[Manifest], *, deep: bool) -> list[TunnelReport]:
     """Test all chosen tunnels at once."""
     import asyncio
     from dataclasses import replace
@@ -100,14 +100,14 @@ async def _look(opened: Session, chosen: Sequence[Manifest], *, deep: bool) -> l
     states: dict[str, Seen] = {}
     for manager in sorted({manifest.manager for manifest in chosen}):
         units = [tunnel_id(m.profile).unit for m in chosen if m.manager == manager]
-        states |= _ask(opened, manager, units)
-    drift = drifted(Tree(), chosen, (*opened.manifests().values(), *opened.tunnels().values()))
-    reports = await asyncio.gather(*(_report(opened, each, states, deep=deep) for each in chosen))
+        states |= _ask(session, manager, units)
+    drift = drifted(Tree(), chosen, (*session.manifests().values(), *session.tunnels().values()))
+    reports = await asyncio.gather(*(_report(session, each, states, deep=deep) for each in chosen))
     return [replace(report, drift=drift[report.name]) for report in reports]
 
 
 async def _report(
-    opened: Session, manifest: Manifest, states: Mapping[str, Seen], *, deep: bool
+    session: Session, manifest: Manifest, states: Mapping[str, Seen], *, deep: bool
 ) -> TunnelReport:
     from dataclasses import replace
 
@@ -120,13 +120,13 @@ async def _report(
 
     name = manifest.profile
     try:
-        tunnel = load(opened.places, name)
+        tunnel = load(session.places, name)
     except UserError as error:  # the other tunnels are shown all the same
         return TunnelReport(name, TunnelStatus.DOWN, " / ".join(error.message.splitlines()))
-    report = conclude(tunnel, manifest, states.get(tunnel.unit), published(opened, name))
+    report = conclude(tunnel, manifest, states.get(tunnel.unit), published(session, name))
     if report.state is TunnelStatus.UP:
-        expected = _expected(opened, tunnel, deep=deep)
-        return await look_through(report, tunnel, opened.places, expected)
+        expected = _expected(session, tunnel, deep=deep)
+        return await look_through(report, tunnel, session.places, expected)
     if report.state is TunnelStatus.PORT_TAKEN and not tunnel.reverse:
         holder = port_holder(LOOPBACK, tunnel.local, None, Census())
         if holder is not None:
@@ -134,18 +134,18 @@ async def _report(
     return report
 
 
-def _ask(opened: Session, manager: str, units: list[str]) -> dict[str, Seen]:
+def _ask(session: Session, manager: str, units: list[str]) -> dict[str, Seen]:
     from servicekit.errors import UserError
 
     try:
-        return opened.manager(manager).look(units)
+        return session.manager(manager).look(units)
     except UserError as error:
         # Show what the services published.
         note(f"the service manager does not reply: {error.message}")
         return {}
 
 
-def _expected(opened: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
+def _expected(session: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines:
     """Profiles with the port of the tunnel's other end, with API keys where readable."""
     import os
 
@@ -154,11 +154,11 @@ def _expected(opened: Session, tunnel: Tunnel, *, deep: bool) -> ExpectedEngines
     from servicekit.tunnel.status import ExpectedEngines
 
     profiles = []
-    for listed in opened.catalog.describe():
+    for listed in session.catalog.describe():
         if listed.allowed and listed.port == tunnel.engine_port:
-            profile = opened.catalog.get(listed.name)
+            profile = session.catalog.get(listed.name)
             try:
-                api_key = credentials.api_key(profile, opened.places, os.environ)
+                api_key = credentials.api_key(profile, session.places, os.environ)
             except UserError:
                 api_key = None  # the engine will report that the key is missing
             profiles.append((profile, api_key))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WSL_CONF: Final = Path("/etc/wsl.conf")
 ANSWER_LIMIT: Final = 4.0  # seconds for a Windows program; a busy PC takes one or two to start it
 # folders beside the homes of Windows accounts
-NOBODYS: Final = frozenset({"all users", "default", "default user", "defaultuser0", "public"})
+WITHOUT_OWNER: Final = frozenset({"all users", "default", "default user", "defaultuser0", "public"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Windows:
         homes = [
             folder
             for folder in folders
-            if folder.name.lower() not in NOBODYS and os.access(folder, os.W_OK)
+            if folder.name.lower() not in WITHOUT_OWNER and os.access(folder, os.W_OK)
         ]
         if len(homes) != 1:
             which = ", ".join(f'"{home.name}"' for home in homes) or "none"

@@ -187,11 +187,11 @@ def test_the_engine_lists_its_options(tmp_path: Path) -> None:
         "--help) echo '-c,    --ctx-size N    size'; echo \"--$HF_HUB_OFFLINE\";;\n"
         "esac\n",
     )
-    told = look(LLAMACPP, server, options=True).told
-    assert told is not None
-    assert told.version == "11434"
-    assert told.options["--ctx-size"] == LegalValue("number")
-    assert "--1" in told.options
+    listed = look(LLAMACPP, server, options=True).listed
+    assert listed is not None
+    assert listed.version == "11434"
+    assert listed.options["--ctx-size"] == LegalValue("number")
+    assert "--1" in listed.options
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_each_engine_is_asked_in_its_own_way(
 ) -> None:
     """vLLM lists everything only where it is asked for all."""
     text = f"#!/bin/sh\n[ \"$*\" = '{arguments}' ] && echo '  --flag  help'\n"
-    told = look(engine, program(tmp_path / "engine", text), options=True).told
-    assert told is not None
-    assert (told.version, dict(told.options)) == (
+    listed = look(engine, program(tmp_path / "engine", text), options=True).listed
+    assert listed is not None
+    assert (listed.version, dict(listed.options)) == (
         "of unknown version",
         {"--flag": LegalValue("flag")},
     )
@@ -213,11 +213,11 @@ def test_each_engine_is_asked_in_its_own_way(
 def test_an_engine_that_tells_nothing(tmp_path: Path) -> None:
     """A traceback, a program that cannot be run or one of another kind leave the list out."""
     failing = program(tmp_path / "failing", "#!/bin/sh\necho 'ImportError: no torch'; exit 1\n")
-    assert look(SGLANG, failing, options=True).told is None
+    assert look(SGLANG, failing, options=True).listed is None
     broken = program(tmp_path / "broken", "#!/no/such/interpreter\n")
-    assert look(SGLANG, broken, options=True).told is None
+    assert look(SGLANG, broken, options=True).listed is None
     other = program(tmp_path / "other", "#!/bin/sh\necho '  --flag  help'\n")
-    assert look(EngineName.OPENAI, other, options=True).told is None
+    assert look(EngineName.OPENAI, other, options=True).listed is None
 
 
 def test_a_program_that_hangs_is_given_up_with_its_children(tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ def test_a_program_that_hangs_is_given_up_with_its_children(tmp_path: Path) -> N
     pids = tmp_path / "pids"
     text = f"#!/bin/sh\nsleep 60 & echo $! $$ > {pids}\necho '  --flag  help'\nwait\n"
     begun = time.monotonic()
-    told = look(SGLANG, program(tmp_path / "sglang", text), options=True, deadline=0.5).told
-    assert told is None
+    listed = look(SGLANG, program(tmp_path / "sglang", text), options=True, deadline=0.5).listed
+    assert listed is None
     assert time.monotonic() - begun < 20
     for pid in pids.read_text(encoding="utf-8").split():
         # The killed child is not ours to wait for: on a busy machine it dies a moment later.

@@ -94,9 +94,9 @@ def test_one_error_is_one() -> None:
 def test_json() -> None:
     """Scripts get the same, with nulls for what is not known."""
     found = report("dspark", options={"zzz": True})
-    told = json.loads(json.dumps(found.json()))
-    remarks = told.pop("remarks")
-    assert told == {
+    listed = json.loads(json.dumps(found.json()))
+    remarks = listed.pop("remarks")
+    assert listed == {
         "profile": "dspark",
         "engine": "sglang",
         "ok": False,
@@ -135,9 +135,9 @@ def test_which_tables_are_chosen() -> None:
     for version, nearest in (("0.5.23+cu130", "0.5.23"), ("0.5.20", "0.5.16"), ("9", "0.5.23")):
         here = InstalledEngine("/x", {"sglang": version})
         assert versions("balanced", here) == [nearest]
-    told = FlagTable(EngineName.SGLANG, "0.5.20", {"--x": LegalValue("flag")})
-    here = InstalledEngine("/x", {"sglang": "0.5.20"}, told=told)
-    assert tables_for(plans.profile("balanced"), here) == (told,)
+    listed = FlagTable(EngineName.SGLANG, "0.5.20", {"--x": LegalValue("flag")})
+    here = InstalledEngine("/x", {"sglang": "0.5.20"}, listed=listed)
+    assert tables_for(plans.profile("balanced"), here) == (listed,)
 
 
 def test_an_unknown_version_is_said_to_be_unknown() -> None:
@@ -174,8 +174,8 @@ def test_the_engines_own_list_counts_beside_the_table() -> None:
     """A build without an option is found out even where its version should have it."""
     options = dict(table(EngineName.LLAMACPP, "11549").options)
     del options["--metrics"]
-    told = FlagTable(EngineName.LLAMACPP, "11549", options)
-    here = InstalledEngine("/x", {"llama.cpp": "11549"}, told=told)
+    listed = FlagTable(EngineName.LLAMACPP, "11549", options)
+    here = InstalledEngine("/x", {"llama.cpp": "11549"}, listed=listed)
     (remark,) = report("demo", here).remarks
     assert remark.where == "servicekit"
     assert remark.message.startswith("--metrics is not an option of llama.cpp b11549")
