@@ -58,6 +58,7 @@ class Cause(StrEnum):
     IDLE_KILL = "idle-kill"
     SUSPEND = "suspend"
     POWER_LOSS = "power-loss"
+    HOST_DIES_UNDER_LOAD = "host-dies-under-load"
     WATCHDOG_KILLED = "watchdog-killed"
     OOM_KILL = "oom-kill"
     ENGINE_EXIT = "engine-exit"

@@ -231,6 +231,7 @@ class Watchdog:
             last_cause=held.last_cause,
             last_sentence=held.last_sentence,
             faults_left=held.faults_left if counted else 1,
+            host_deaths=held.host_deaths,
             budget=budget if counted else "none, while the ledger cannot be written",
         )
 

@@ -152,6 +152,8 @@ class Started:
     """The budget in words, such as `5 faults in 60 min`."""
     last_sentence: str = ""
     """What is known of the last of those faults."""
+    host_deaths: int = 0
+    """How often in a row the host went down under the load of a start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from servicekit.watchdog.ledger import (
     BOOTS_COMPARED,
     CHAIN_ENDS,
     HOLD_OFFS,
+    STEADY,
     UNCOUNTED,
     Kind,
     Record,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from servicekit.diagnosis.fault import Fault
@@ -32,6 +33,9 @@ IMPORTS: Final = "launch and imports"
 """What an engine does before its log shows a boot phase."""
 UNSEEN: Final = "launch and loading"
 """The same of one whose log shows none before it listens."""
+DEATHS_OF_THE_HOST: Final = frozenset({Cause.POWER_LOSS, Cause.IDLE_KILL})
+# Causes of runs that were cut off: the next run writes them.
+CUT_OFF: Final = DEATHS_OF_THE_HOST | {Cause.WATCHDOG_KILLED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Holdoff:
     """Faults in a row."""
     restarts: int = 0
     """Runs since an operator last started the service."""
+    host_deaths: int = 0
+    """How often in a row the host went down while the model loaded or had just become ready."""
 
 
 def holdoff(records: Iterable[Record], now: Dated, policy: Restart) -> Holdoff:
@@ -56,13 +62,18 @@ def holdoff(records: Iterable[Record], now: Dated, policy: Restart) -> Holdoff:
 
     Faults in a row count until one run was ready for `policy.healthy` seconds, an operator started
     the service (`reset`), or a run ended in a way that only an operator's start follows. A run
-    has one fault, its first.
+    has one fault, its first. Time is that in which the host was up: clocks may be wrong by years.
     """
+    records = tuple(records)
+    age = _ages(records, now)
+    deaths = _host_deaths(records)
     faults: list[Record] = []
     ready: dict[str, Record] = {}
     failed: set[str] = set()
     restarts = 0
     for record in records:
+        if _up_for(ready.get(record.run), record) >= policy.healthy:
+            faults = [fault for fault in faults if fault.run == record.run]
         if record.kind is Kind.STARTED:
             restarts += 1
         elif record.kind is Kind.READY:
@@ -70,22 +81,81 @@ def holdoff(records: Iterable[Record], now: Dated, policy: Restart) -> Holdoff:
         elif record.kind is Kind.RESET:
             faults, restarts = [], 0
         elif record.kind in {Kind.FAULT, Kind.GONE}:
-            since = ready.get(record.run, record)
-            if seconds_between(since, record) >= policy.healthy:
-                faults = [fault for fault in faults if fault.run == record.run]
             if record.kind is Kind.FAULT and record.run not in failed:
                 failed.add(record.run)
                 faults += [] if record.cause in UNCOUNTED else [record]
             if record.kind is Kind.GONE and record.fields.get("code") in CHAIN_ENDS:
                 faults, restarts = [], 0
-    recent = [fault for fault in faults if seconds_between(fault, now) <= policy.window]
+    recent = [fault for fault in faults if age(fault) <= policy.window]
     left = max(0, policy.budget - len(recent))
     if not faults:
-        return Holdoff(faults_left=left, restarts=restarts)
+        return Holdoff(faults_left=left, restarts=restarts, host_deaths=deaths)
     last = faults[-1]
     delay = HOLD_OFFS[min(len(faults), len(HOLD_OFFS) - 1)]
-    waited = max(0.0, seconds_between(last, now))  # a clock set back makes no longer wait
-    return Holdoff(max(0.0, delay - waited), left, last.cause, last.sentence, len(faults), restarts)
+    waited = max(0.0, age(last))  # a clock set back makes no longer wait
+    return Holdoff(
+        max(0.0, delay - waited),
+        left,
+        last.cause,
+        last.sentence,
+        faults=len(faults),
+        restarts=restarts,
+        host_deaths=deaths,
+    )
+
+
+def _up_for(ready: Record | None, record: Record) -> float:
+    """Seconds for which a run had been ready when it wrote `record`; 0 where another wrote it."""
+    if ready is None or ready.boot_id != record.boot_id or record.cause in CUT_OFF:
+        return 0.0
+    return seconds_between(ready, record)
+
+
+def _ages(records: Sequence[Record], now: Dated) -> Callable[[Dated], float]:
+    """Return what says how many seconds the host has been up since a record.
+
+    That is at least the time that passed. Only for records of version 0.1 it is the wall clock's.
+    """
+    before: dict[str, float] = {}
+    lasted: dict[str, float] = {}
+    for one in (*records, now):
+        if one.boottime is not None:
+            before.setdefault(one.boot_id, sum(lasted.values()))
+            lasted[one.boot_id] = max(one.boottime, lasted.get(one.boot_id, 0.0))
+
+    def age(one: Dated) -> float:
+        if one.boottime is None or now.boottime is None:
+            return seconds_between(one, now)
+        return before[now.boot_id] + now.boottime - before[one.boot_id] - one.boottime
+
+    return age
+
+
+def _host_deaths(records: Iterable[Record]) -> int:
+    """Count how often in a row the host went down under the load of a start.
+
+    Each time an engine was launched, and had not been ready for `STEADY` seconds. Only an
+    operator's start, or a run that outlasted this, begins anew: the boots in between do not.
+    """
+    deaths: set[str] = set()
+    launched: set[str] = set()
+    steady: set[str] = set()
+    ready: dict[str, Record] = {}
+    for record in records:
+        run, began = record.run, ready.get(record.run)
+        if record.kind is Kind.LAUNCHED:
+            launched.add(run)
+        elif record.kind is Kind.READY:
+            ready.setdefault(run, record)
+            if record.boottime is None:  # of version 0.1, which did not write how long it lasted
+                steady.add(run)
+        lasted = _up_for(began, record) >= STEADY
+        if record.kind is Kind.RESET or lasted or (began and record.kind is Kind.GONE):
+            deaths.clear()
+            steady.add(run)
+        if record.kind is Kind.FAULT and record.cause in DEATHS_OF_THE_HOST and run not in steady:
+            deaths |= {run} & launched
+    return len(deaths)
 
 
 def unfinished(
@@ -93,8 +163,8 @@ def unfinished(
 ) -> tuple[str, Fault] | None:
     """Find the previous run where it has no ending, and how it must have ended; else `None`.
 
-    A virtual machine that was stopped has another boot id; a WSL distribution that was restarted
-    within its virtual machine has the same one, and a first process that started later.
+    A virtual machine that was stopped has another boot id; a container, or a WSL distribution that
+    was restarted within its virtual machine, has the same one, and a later first process.
     """
     from servicekit.diagnosis.fault import Fault  # many classes, which `status` does not need
 
@@ -110,6 +180,8 @@ def unfinished(
     began = next((r.fields.get("pid1_started") for r in of_run if r.kind is Kind.STARTED), None)
     if last.boot_id == boot_id and began in {pid1_started, None}:
         cause, what = Cause.WATCHDOG_KILLED, "the watchdog was killed"
+    elif last.boot_id == boot_id and not on_wsl:
+        cause, what = Cause.WATCHDOG_KILLED, "the container was killed"
     elif on_wsl:
         cause, what = Cause.IDLE_KILL, "WSL stopped the virtual machine or the distribution"
     else:

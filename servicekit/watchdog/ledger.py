@@ -35,6 +35,10 @@ LARGEST: Final = 4 * SIZE_LIMIT
 """Bytes beyond which a file is not the ledger of a watchdog, and is not read."""
 HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
 """Seconds from a fault to the next launch, after that many faults in a row; then the last."""
+STEADY: Final = 120.0
+"""Seconds after it became ready within which the load of an engine may take its host down."""
+HOST_DEATHS: Final = 3
+"""Deaths of the host under load, in a row, after which only an operator starts the service."""
 BOOTS_COMPARED: Final = 5
 """Number of boots whose median is the expected time of the next one."""
 
@@ -49,6 +53,8 @@ class Kind(StrEnum):
     PHASE = "phase"
     """The engine's log named a boot phase, in `boot`."""
     READY = "ready"
+    STEADY = "steady"
+    """It has been up for `STEADY`, and again for `restart.healthy`, since it was ready."""
     DEGRADED = "degraded"
     RECOVERED = "recovered"
     SIGNAL = "signal"
@@ -92,6 +98,9 @@ UNCOUNTED: Final = frozenset(
     }
 )
 """Causes that are not the engine's fault: no hold-off follows, and the budget stays."""
+
+BEGINNINGS: Final = frozenset({Kind.STARTED, Kind.LAUNCHED, Kind.READY, Kind.STEADY})
+"""What is kept of a run when the ledger is cut."""
 
 CHAIN_ENDS: Final = frozenset({ExitCode.OK, ExitCode.UNAVAILABLE, ExitCode.CONFIG})
 """Codes after which only an operator starts the service again, which begins a new budget."""
@@ -272,7 +281,7 @@ def newest(records: Sequence[Record], limit: int = SIZE_LIMIT // 2) -> tuple[Rec
             runs_seen.add(record.run)
         elif record.kind is Kind.RESET and not reset_seen:
             kept.append(record)  # or its order would be obeyed again
-        elif record.kind in {Kind.STARTED, Kind.LAUNCHED, Kind.READY} and record.run in runs_seen:
+        elif record.kind in BEGINNINGS and record.run in runs_seen:
             kept.append(record)
         reset_seen = reset_seen or record.kind is Kind.RESET
     return tuple(reversed(kept))

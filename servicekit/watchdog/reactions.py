@@ -44,6 +44,7 @@ from servicekit.watchdog.events import (
     Sweep,
     WorkerExited,
 )
+from servicekit.watchdog.ledger import HOST_DEATHS, STEADY
 from servicekit.watchdog.memory import CounterReading, Memory, Probing
 from servicekit.watchdog.progress import stands_still, starved
 
@@ -82,9 +83,16 @@ ERRORS: Final = frozenset({ProbeFailure.ERROR, ProbeFailure.UNAVAILABLE})
 
 
 def begin(policy: Policy, memory: Memory, event: Started) -> tuple[Memory, Actions]:
-    """Take over what the ledger says; end at once where the restart budget is spent already."""
+    """Take over what the ledger says; end at once where that says that no start will help."""
     at = event.at
     memory = replace(memory, since=at, started=event, survey=replace(memory.survey, next_at=at))
+    if event.host_deaths >= HOST_DEATHS:
+        sentence = (
+            f"the host went down {event.host_deaths} times in a row, each time before the service "
+            f"was ready or within {STEADY:.0f} s of that"
+        )
+        fault = fault_of(Cause.HOST_DIES_UNDER_LOAD, sentence)
+        return ending.settle(policy, memory, at, fault)
     if event.faults_left <= 0:  # the last runs were cut off, and could not write it themselves
         return ending.settle(policy, memory, at, ending.budget_spent(memory, event.last_sentence))
     return memory, (ending.extend_hold(policy, memory, at),)

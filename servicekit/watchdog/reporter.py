@@ -113,6 +113,7 @@ class Reporter:
         events: Events,
         notifier: Notifier,
         write: Callable[[Path, State], None] = write_state,
+        steady: float = ledger.STEADY,
     ) -> None:
         self._plan = plan
         self._run = run
@@ -128,6 +129,8 @@ class Reporter:
         self.facts: BootFacts | None = None
         """What the engine's boot log has said about memory and limits."""
         self._ready_seconds: float | None = None
+        self._steady = sorted({steady, plan.profile.restart.healthy})
+        """Seconds after it became ready at which it is recorded that it still is up."""
         self._since, self._since_boottime = ledger.now(), clock.boottime()
         self._stale = False
         """What is published last could not be written."""
@@ -191,6 +194,7 @@ class Reporter:
             self._notifier.keep_alive()
         with self.fenced("the log"):
             self._events.flush()
+        self._note_steady(memory)
         seen = view(memory)
         if self._stale:
             self._publish(memory, seen)
@@ -200,6 +204,14 @@ class Reporter:
         with self.fenced("the status line"):
             self._notifier.status(self._status(seen))
         return min(wait, STATUS_EVERY)
+
+    def _note_steady(self, memory: Memory) -> None:
+        """Record how long it has been up: after the host went down, this shows what it stood."""
+        if memory.phase in UP and self._ready_seconds is not None and self._steady:
+            up = time.monotonic() - self._launched_at - self._ready_seconds
+            if up >= self._steady[0]:
+                self._steady.pop(0)
+                self.note(Kind.STEADY, seconds=round(up, 3))
 
     def output(self, data: bytes) -> None:
         """Pass on what the engine prints; without `data`, its last line."""

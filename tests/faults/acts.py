@@ -274,6 +274,27 @@ def cut_the_power(stage: Stage) -> None:
     stage.start()
 
 
+def die_with_the_host(times: int) -> Act:
+    """Cut the power so many times while it loads; systemd starts the service at each boot."""
+
+    def act(stage: Stage) -> None:
+        machine = _machine(stage)
+        for time_ in range(times):
+            launches = len(stage.records(Kind.LAUNCHED))
+            machine.crash()
+            machine.boot()
+            stage.now()
+            machine.run("systemctl", "start", "--no-block", f"servicekit-{stage.name}.service")
+            if time_ < times - 1:
+                stage.wait(
+                    lambda before=launches: len(stage.records(Kind.LAUNCHED)) > before,
+                    READY_LIMIT,
+                    "the engine loads again",
+                )
+
+    return act
+
+
 def stop_the_distribution(stage: Stage) -> None:
     """End everything at once, as WSL does when it is idle, and start anew in the same machine."""
     machine = _machine(stage)

@@ -61,6 +61,12 @@ class Inside(Stage):
     def install(self) -> None:
         self.machine.write(f"/etc/servicekit/profiles.d/{self.name}.toml", self.profile())
         self.machine.run("servicekit", "install", self.name, "--force", "--no-enable")
+        if self.row.alone:
+            # ProtectKernelTunables= would show the boot id of the host that the machine runs on.
+            bind = "BindReadOnlyPaths=/run/boot-id:/proc/sys/kernel/random/boot_id"
+            path = f"/etc/systemd/system/{self._unit}.d/boot.conf"
+            self.machine.write(path, f"[Service]\n{bind}\n")
+            self.machine.run("systemctl", "daemon-reload")
         if self.row.gpu:
             variables = f"PYTHONPATH={TESTS_INSIDE / DRIVERS} FAKE_NVML={self.inside}/{DRIVER}"
             text = f"[Service]\nEnvironment={variables}\n"

@@ -1163,6 +1163,18 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.cut_the_power,
     ),
     Row(
+        "host-dies-under-load",
+        "the power is cut three times while it loads, and systemd starts it at each boot",
+        Failed("power-loss", None, within=30, again="host-dies-under-load"),
+        script={"load": 60},
+        profile={"start": {"stall": 30, "limit": 90}},
+        managers=(SYSTEMD,),
+        quick=(SYSTEMD,),
+        alone="a-machine",
+        loading=acts.die_with_the_host(3),
+        check=acts.begins_anew,
+    ),
+    Row(
         "wsl-idle",
         "WSL ends the distribution; it is started again within the same virtual machine",
         Failed("idle-kill", None, within=30, says="WSL stopped"),

@@ -90,6 +90,7 @@ init() {
   mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$root/sys"
   mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
   mount -t tmpfs -o mode=755,nosuid,nodev tmpfs "$root/run"
+  cp "$state/boot-id" "$root/run/boot-id"
   mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
   mount -t tmpfs -o mode=755,nosuid tmpfs "$root/dev"
   [ ! -d /dev/nvidia-caps ] || mkdir "$root/dev/nvidia-caps"

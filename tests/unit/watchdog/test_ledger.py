@@ -360,6 +360,122 @@ def test_a_hold_off_is_bounded_whatever_the_ledger_says(records: list[Record], n
 # Endings that nobody wrote.
 
 
+# Clocks that are wrong, and hosts that go down.
+
+YEAR = 365 * 86400.0
+
+
+def on(boot: str, up: float, run: str, kind: Kind, *, wall: float = 0, **fields: Any) -> Record:  # noqa: ANN401 - JSON
+    """Make a record of a boot that has been up for so long, with any wall clock."""
+    return Record(at(wall), boot, run, kind, fields, boottime=up)
+
+
+def fault_on(boot: str, up: float, run: str, *, wall: float = 0) -> list[Record]:
+    """Make the records of a run that failed `up` seconds after the boot."""
+    return [
+        on(boot, up - 1, run, Kind.STARTED, wall=wall),
+        on(boot, up, run, Kind.FAULT, wall=wall, cause=Cause.HUNG, sentence="no answer"),
+        on(boot, up, run, Kind.GONE, wall=wall, code=75),
+    ]
+
+
+@pytest.mark.parametrize("then", [-YEAR, 0, YEAR])
+@pytest.mark.parametrize("now", [-YEAR, 0, YEAR])
+def test_clocks_that_are_wrong_by_a_year_change_nothing(then: float, now: float) -> None:
+    """Within one boot its own clock decides about hold-off and budget, whatever the dates say."""
+    records = [*fault_on("a", 100, "1", wall=then), *fault_on("a", 200, "2", wall=then)]
+    held = holdoff(records, Moment(at(now), "a", 202), POLICY)
+    assert (held.delay_seconds, held.faults, held.faults_left) == (3.0, 2, POLICY.budget - 2)
+    late = Moment(at(now), "a", 201 + POLICY.window)
+    assert holdoff(records, late, POLICY).faults_left == POLICY.budget
+
+
+@pytest.mark.parametrize("wall", [-YEAR, 0, YEAR])
+def test_faults_of_earlier_boots_age_by_the_time_that_the_host_was_up(wall: float) -> None:
+    """Without a clock that survives a boot, the boots' own times add up."""
+    records = [*fault_on("a", 100, "1"), *fault_on("b", 1000, "2", wall=wall)]
+    records.append(on("b", 1500, "3", Kind.STARTED, wall=wall))
+    held = holdoff(records, Moment(at(0), "c", 4), POLICY)
+    assert (held.delay_seconds, held.faults_left) == (0.0, POLICY.budget - 2)
+    later = Moment(at(0), "c", POLICY.window - 1499)
+    assert holdoff(records, later, POLICY).faults_left == POLICY.budget - 1
+
+
+@pytest.mark.parametrize("wall", [-YEAR, YEAR])
+def test_only_a_runs_own_records_show_that_it_was_healthy(wall: float) -> None:
+    """The fault of a run that was cut off is written after the next boot, with any date."""
+    faults = [*fault_on("a", 100, "1"), *fault_on("a", 200, "2")]
+    run = [on("a", 210, "3", Kind.LAUNCHED), on("a", 220, "3", Kind.READY)]
+    cut = on("b", 9000, "3", Kind.FAULT, wall=wall, cause=Cause.POWER_LOSS)
+    held = holdoff([*faults, *run, cut], Moment(at(wall), "b", 9000), POLICY)
+    assert held.faults == 2
+    steady = on("a", 220 + POLICY.healthy, "3", Kind.STEADY)
+    held = holdoff([*faults, *run, steady, cut], Moment(at(wall), "b", 9000), POLICY)
+    assert held.faults == 0
+
+
+def death(number: int, *more: Record, cause: Cause = Cause.POWER_LOSS) -> list[Record]:
+    """Make the records of a run that was launched, and ended with its host."""
+    run = str(number)
+    return [
+        on(run, 10, run, Kind.STARTED),
+        on(run, 20, run, Kind.LAUNCHED),
+        *more,
+        on(str(number + 1), 10, run, Kind.FAULT, cause=cause),
+    ]
+
+
+def ready_for(number: int, seconds: float) -> tuple[Record, ...]:
+    """Make the records of a run that was ready, and recorded that it lasted."""
+    run = str(number)
+    return (on(run, 30, run, Kind.READY), on(run, 30 + seconds, run, Kind.STEADY))
+
+
+DEATHS: dict[str, tuple[list[Record], int]] = {
+    "while loading": ([*death(1), *death(2), *death(3)], 3),
+    "just after it was ready": (
+        [*death(1), *death(2, on("2", 30, "2", Kind.READY)), *death(3, *ready_for(3, 119))],
+        3,
+    ),
+    "WSL ends": ([*death(1, cause=Cause.IDLE_KILL), *death(2)], 2),
+    "one outlasted the load": ([*death(1), *death(2, *ready_for(2, 120)), *death(3)], 1),
+    "an operator started it": ([*death(1), *death(2), on("3", 1, "", Kind.RESET)], 0),
+    "nothing was launched": ([death(1)[0], death(1)[-1], *death(2)], 1),
+    "the watchdog was killed": ([*death(1, cause=Cause.WATCHDOG_KILLED), *death(2)], 1),
+    "one was ready, and ended": (
+        [
+            *death(1),
+            on("2", 20, "2", Kind.LAUNCHED),
+            on("2", 30, "2", Kind.READY),
+            on("2", 40, "2", Kind.GONE, code=75),
+        ],
+        0,
+    ),
+    "one was refused for that": (
+        [
+            *[one for number in (1, 2, 3) for one in death(number)],
+            on("4", 20, "4", Kind.FAULT, cause=Cause.HOST_DIES_UNDER_LOAD),
+            on("4", 20, "4", Kind.GONE, code=69),
+        ],
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize(("records", "deaths"), DEATHS.values(), ids=DEATHS)
+def test_deaths_of_the_host_under_load_are_counted(records: list[Record], deaths: int) -> None:
+    """They count in a row, from launch to two minutes after ready, until an operator's start."""
+    assert holdoff(records, Moment(at(0), "9", 5), POLICY).host_deaths == deaths
+
+
+def test_a_restarted_wsl_distribution_has_no_boot_of_its_own() -> None:
+    """The next run's clock says nothing about how long the one before it was ready."""
+    ready = on("1", 30, "1", Kind.READY)
+    late = on("1", 9000, "1", Kind.FAULT, cause=Cause.IDLE_KILL)
+    records = [*death(1, ready)[:-1], late]
+    assert holdoff(records, Moment(at(0), "1", 9000), POLICY).host_deaths == 1
+
+
 def ended(records: list[Record], **now: Any) -> tuple[str, Cause] | None:  # noqa: ANN401 - keywords
     """Tell how the last run must have ended."""
     known = {"boot_id": "boot-1", "pid1_started": 3, "on_wsl": False, **now}
@@ -389,9 +505,17 @@ def test_the_watchdog_was_killed_when_nothing_else_was() -> None:
 
 @pytest.mark.parametrize("now", [{"boot_id": "boot-2"}, {"pid1_started": 4}])
 def test_the_host_went_down(now: dict[str, Any]) -> None:
-    """Another boot or first process: on WSL it is the idle-kill, elsewhere a power loss."""
-    assert ended(CUT, **now) == ("b", Cause.POWER_LOSS)
+    """On WSL another boot or first process is the idle-kill; elsewhere a boot is a power loss."""
     assert ended(CUT, on_wsl=True, **now) == ("b", Cause.IDLE_KILL)
+    same = "boot_id" not in now
+    assert ended(CUT, **now) == ("b", Cause.WATCHDOG_KILLED if same else Cause.POWER_LOSS)
+
+
+def test_a_killed_container_is_not_the_host() -> None:
+    """A later first process of the same boot is a container that was killed, and counts."""
+    found = unfinished(CUT, boot_id="boot-1", pid1_started=4, on_wsl=False)
+    assert found is not None
+    assert found[1].sentence.startswith("the container was killed; last record at ")
 
 
 def test_a_stop_that_was_cut_off_is_still_a_stop() -> None:

@@ -47,6 +47,7 @@ class Service:
             "gpus": [],
             "context": {"requested": 2048},
             "watch": {"interval": 1.0},
+            "restart": {"healthy": 0.5},
         }
         made = plan(parse(data, name="demo", where="test"), below(str(home)))
         self.plan = home / "wrappers/demo.plan.json"
@@ -130,6 +131,13 @@ def test_a_bug_in_reporting_ends_no_service(
     log = service.log.read_text()
     assert log.count(f"concerns {concerns}: ZeroDivisionError") == 1
     assert "Traceback" not in log
+
+
+def test_how_long_it_has_been_ready_is_recorded(service: Service) -> None:
+    """What the host stood is on disk before it can go down."""
+    service.start("write", "never")
+    history = service.home / "state/demo/history.jsonl"
+    wait_until(lambda: '"kind":"steady"' in history.read_text(), LIMIT, "it is recorded")
 
 
 def test_the_engines_pid_is_published_before_the_engine_says_anything(service: Service) -> None:

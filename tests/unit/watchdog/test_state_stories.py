@@ -294,6 +294,20 @@ def test_a_budget_that_was_spent_by_runs_that_were_cut_off_allows_no_more() -> N
     )
 
 
+def test_a_host_that_dies_under_load_is_not_started_again() -> None:
+    """After three deaths in a row nothing is launched, and the cause is one of its own."""
+    started = Started(0, hold_until=0, faults_left=5, host_deaths=3)
+    run = Run(started=started)
+    assert run.replay(SurveyTaken(0.2, CLEAN, 0.1)) == ["failed Exit(69)"]
+    assert view(run.memory).cause is Cause.HOST_DIES_UNDER_LOAD
+    assert view(run.memory).why == (
+        "the host went down 3 times in a row, each time before the service was ready or within "
+        "120 s of that"
+    )
+    run = Run(started=replace(started, host_deaths=2))
+    assert run.replay(SurveyTaken(0.2, CLEAN, 0.1)) == ["starting Launch"]
+
+
 def test_a_look_from_before_the_end_proves_nothing() -> None:
     """A survey ordered while the engine was alive is looked at again and never taken for clean."""
     run = ready()
