@@ -47,7 +47,7 @@ class Service:
             "gpus": [],
             "context": {"requested": 2048},
             "watch": {"interval": 1.0},
-            "restart": {"healthy": 0.5},
+            "restart": {"healthy": 1.0},
         }
         made = plan(parse(data, name="demo", where="test"), below(str(home)))
         self.plan = home / "wrappers/demo.plan.json"
