@@ -6,6 +6,7 @@ import os
 import re
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from faults import limited
@@ -277,22 +278,25 @@ def cut_the_power(stage: Stage) -> None:
 def die_with_the_host(times: int) -> Act:
     """Cut the power so many times while it loads; systemd starts the service at each boot."""
 
-    def act(stage: Stage) -> None:
+    def die(stage: Stage) -> None:
         machine = _machine(stage)
-        for time_ in range(times):
+        machine.crash()
+        machine.boot()
+        stage.now()
+        machine.run("systemctl", "start", "--no-block", f"servicekit-{stage.name}.service")
+
+    def act(stage: Stage) -> None:
+        for _ in range(times - 1):
             launches = len(stage.records(Kind.LAUNCHED))
-            machine.crash()
-            machine.boot()
-            stage.now()
-            machine.run("systemctl", "start", "--no-block", f"servicekit-{stage.name}.service")
-            if time_ < times - 1:
-                stage.wait(
-                    lambda before=launches: len(stage.records(Kind.LAUNCHED)) > before,
-                    READY_LIMIT,
-                    "the engine loads again",
-                )
+            die(stage)
+            stage.wait(partial(_launched, stage, launches), READY_LIMIT, "the engine loads again")
+        die(stage)
 
     return act
+
+
+def _launched(stage: Stage, times: int) -> bool:
+    return len(stage.records(Kind.LAUNCHED)) > times
 
 
 def stop_the_distribution(stage: Stage) -> None:
