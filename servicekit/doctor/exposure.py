@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.host import programs
 from servicekit.profiles.model import Service
-from servicekit.profiles.vocabulary import ManagerName
+from servicekit.profiles.vocabulary import SHARED_ACCOUNT, ManagerName
 from servicekit.service.plan import make_plan
 from servicekit.service.render import artifacts
 
@@ -38,7 +38,7 @@ def exposures(plan: Plan) -> tuple[float, float] | None:
 
 def _built_in(plan: Plan) -> str:
     profile = plan.profile.model_copy(update={"service": Service()})
-    user = "servicekit" if plan.host.user == "root" else plan.host.user
+    user = SHARED_ACCOUNT if plan.host.user == "root" else plan.host.user
     plain = make_plan(profile, replace(plan.host, user=user))
     unit = plan.host.places.units / f"{profile.unit}.service"
     files = artifacts(plain, ManagerName.SYSTEMD)

@@ -74,7 +74,7 @@ class ProfileQuestions:
             )
         )
         self._models = then(models_of)
-        self._cache = then(lambda plan: place_of(plan.host.places.cache))
+        self._cache = then(lambda plan: place_of(plan.host.places.state))
         self._compiler = then(missing_tools)
         self._weights = then(lambda plan: place_of(_home(plan)))
         self._port = board.ask(about, call(lambda: port_use(order.profile, request)))

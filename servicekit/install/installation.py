@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +19,14 @@ from servicekit.install.installer import (
 )
 from servicekit.install.present import manifests
 from servicekit.install.transaction import Directory, apply, make_directory
+from servicekit.managers import accounts
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals, survey
 from servicekit.service.manifest import Manifest
 from servicekit.service.plan import make_plan
 from servicekit.service.render import artifacts
-from servicekit.service.unit import moved_directories
+from servicekit.service.unit import group_of, moved_directories, own_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -83,7 +85,8 @@ def propose(order: Order, tree: Tree) -> Proposal:
     enable = order.enable
     if enable is None:
         enable = beside.own.enabled if beside.own is not None else not at_boot
-    wanted = artifacts(make_plan(profile, found.host), order.manager, enabled=enable)
+    plan = make_plan(profile, found.host)
+    wanted = artifacts(plan, order.manager, enabled=enable)
     proposed = Proposal(
         service=profile_id(profile.name),
         user=order.user,
@@ -105,7 +108,8 @@ def propose(order: Order, tree: Tree) -> Proposal:
             trusted=order.trusted,
         ),
         directories=tuple(directories(places, profile.name, order.manager, order.user)),
-        sysusers=next((a.text for a in wanted if a.path.parent == places.sysusers), ""),
+        sysusers="".join(a.text for a in wanted if a.path.parent == places.sysusers),
+        group=group_of(plan) if order.manager is ManagerName.SYSTEMD else None,
         enabled_rivals=at_boot,
     )
     return compare(proposed, wanted, beside, tree, force=order.force)
@@ -214,6 +218,8 @@ def _delete_own(profile: str, tree: Tree, places: Places) -> None:
     tree.delete_tree(places.secrets / profile)
     tree.delete_directory(places.secrets)
     delete_logs(profile_id(profile), tree, places)
+    if not tree.is_image and os.geteuid() == 0 and places.sysusers is not None:
+        accounts.remove_group(own_group(profile))
 
 
 def _delete_common(tree: Tree, places: Places) -> list[PurePosixPath]:

@@ -82,6 +82,8 @@ class Proposal:
     directories: tuple[Directory, ...] = ()
     sysusers: str = ""
     """Text of the account's description, for systemd-sysusers."""
+    group: str | None = None
+    """Primary group that the service has to itself."""
     enabled_rivals: tuple[str, ...] = ()
     """Profiles that exclude this one and start at boot."""
 
@@ -138,7 +140,9 @@ def _paths(wanted: Iterable[Artifact], own: Manifest | None) -> set[PurePosixPat
 
 def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest:
     """Carry `proposal` out under `turn`, then reload `manager` (`None` for an image)."""
-    made_account = ensure_account(proposal.user, proposal.sysusers, turn.tree)
+    user, group = proposal.user, proposal.group
+    had_group = group is None or accounts.has_group(group)
+    made_account = ensure_account(user, proposal.sysusers, turn.tree, group)
     try:
         _hand_over(proposal, turn.tree)
         manifest = apply(
@@ -153,6 +157,8 @@ def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest
     except BaseException:
         if made_account is not None:
             accounts.remove(made_account)
+        if group is not None and not had_group:
+            accounts.remove_group(group)
         raise
     return manifest or proposal.manifest
 
@@ -227,17 +233,24 @@ def delete_logs(service: ServiceId, tree: Tree, places: Places) -> None:
             tree.delete(places.logs / name)
 
 
-def ensure_account(user: str | None, sysusers: str, tree: Tree) -> str | None:
-    """Make the service's account where there is none; return its name if it was made now.
+def ensure_account(
+    user: str | None, sysusers: str, tree: Tree, group: str | None = None
+) -> str | None:
+    """Make the service's account and group where missing; return the account if it was made now.
 
-    `sysusers` is its description for systemd-sysusers.
+    `sysusers` is their description for systemd-sysusers.
     """
-    if user is None or tree.is_image or accounts.exists(user) or os.geteuid() != 0:
+    if user is None or tree.is_image or os.geteuid() != 0:
+        return None
+    had_account = accounts.exists(user)
+    if had_account and (group is None or accounts.has_group(group)):
         return None
     accounts.create(user, sysusers)
     if not accounts.exists(user):
         raise UserError(f'cannot create account "{user}"', hint="create it, then install again")
-    return user
+    if group is not None and not accounts.has_group(group):
+        raise UserError(f'cannot create group "{group}"', hint="create it, then install again")
+    return None if had_account else user
 
 
 def forget_account(made: Iterable[Change], tree: Tree, places: Places) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import pwd
 import shlex
@@ -19,6 +20,14 @@ LIMIT: Final = 30.0  # seconds for the tools that edit the account database
 def exists(name: str) -> bool:
     try:
         pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def has_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
     except KeyError:
         return False
     return True
@@ -68,6 +77,14 @@ def remove(name: str) -> None:
     if userdel is not None:
         with suppress(programs.NotRunError):
             programs.run([userdel, name], limit=LIMIT)
+
+
+def remove_group(name: str) -> None:
+    """Remove a group that servicekit created, if possible."""
+    groupdel = shutil.which("groupdel")
+    if groupdel is not None and has_group(name):
+        with suppress(programs.NotRunError):
+            programs.run([groupdel, name], limit=LIMIT)
 
 
 def _run(command: list[str], text: str = "") -> None:

@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Places, Scope, below, system_places, user_places
-from servicekit.profiles import trusted_toml
+from servicekit.profiles import trusted_toml, vocabulary
 from servicekit.profiles.findings import Finding, texts, wording
 from servicekit.profiles.model import Account, Directory, Line, Name
 from servicekit.text import did_you_mean
@@ -78,7 +78,8 @@ class Settings(BaseSettings):
         default=None, description="Supervisor's socket, if it is not found automatically"
     )
     service_user: Account = Field(
-        default="servicekit", description="account that runs the engines of system services"
+        default=vocabulary.SHARED_ACCOUNT,
+        description="account that runs the engines of system services",
     )
     root: Directory | None = Field(
         default=None, description="one directory for all files, instead of the usual places"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Names of profiles: what a unit name, a Supervisor section and a path component can all hold.
+SHARED_ACCOUNT: Final = "servicekit"
+"""Account of system services where neither profile nor settings name one."""
 NAME: Final = r"[a-z0-9][a-z0-9-]{0,47}"
 
 VARIABLE: Final = r"[A-Z_][A-Z0-9_]*"  # names of variables that mean something to servicekit

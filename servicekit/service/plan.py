@@ -95,8 +95,8 @@ def make_plan(profile: Profile, host: Host) -> Plan:
     concrete = profile.model_copy(update={"model": host.model})
     values = _values(concrete, host.places)
     environment: dict[str, Word] = {
-        **_surroundings(host),
-        **{name: (value,) for name, value in _cache_environment(host.places).items()},
+        **_surroundings(profile, host),
+        **{n: (value,) for n, value in _cache_environment(profile, host.places).items()},
         **{name: (value,) for name, value in adapter.environment(profile)},
         # By default CUDA numbers the fastest GPU 0; this numbers them as the driver does.
         "CUDA_DEVICE_ORDER": ("PCI_BUS_ID",),
@@ -127,24 +127,29 @@ def _visible(profile: Profile, host: Host) -> tuple[str, ...]:
     return host.uuids if host.uuids and by_uuid else profile.gpus
 
 
-def _surroundings(host: Host) -> dict[str, Word]:
+def _surroundings(profile: Profile, host: Host) -> dict[str, Word]:
     """Home and search path of the engine, the same under every manager and by hand."""
     surroundings: dict[str, Word] = {}
     if host.places.scope is Scope.SYSTEM:
         # What the account's own home is, or whether it has one, must make no difference.
-        surroundings["HOME"] = (str(host.places.cache),)
+        surroundings["HOME"] = (str(host.places.state / profile.name),)
     if host.executable.startswith("/"):
         # Engines in a virtual environment run tools that are installed beside them, such as ninja.
         surroundings["PATH"] = (f"{PurePosixPath(host.executable).parent}:", Reference("PATH"))
     return surroundings
 
 
-def _cache_environment(places: Places) -> dict[str, str]:
-    """Where engines and their compilers keep what they compile, for a restart to find it again."""
-    cache = places.cache
+def _cache_environment(profile: Profile, places: Places) -> dict[str, str]:
+    """Where the weights are, and where engines keep what they compile, for a restart to use it.
+
+    System services share the weights, but not code: another engine could have changed it.
+    """
+    system = places.scope is Scope.SYSTEM
+    cache = places.state / profile.name / ".cache" if system else places.cache
     return {
         "XDG_CACHE_HOME": str(cache),
-        "HF_HOME": str(cache / "huggingface"),
+        "HF_HOME": str(places.cache / "huggingface"),
+        "HF_MODULES_CACHE": str(cache / "modules"),
         "TRITON_CACHE_DIR": str(cache / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         "CUDA_CACHE_PATH": str(cache / "cuda"),
@@ -158,7 +163,7 @@ def hub_cache(profile: Profile, places: Places) -> PurePosixPath:
     values = _values(profile, places)
     environment = {
         name: "".join(map(str, _filled((value,), values)))
-        for name, value in {**_cache_environment(places), **profile.environment}.items()
+        for name, value in {**_cache_environment(profile, places), **profile.environment}.items()
     }
     return cache_directory(environment)
 

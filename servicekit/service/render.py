@@ -14,7 +14,7 @@ from servicekit import quoting
 from servicekit.diagnosis.causes import Cause
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope
-from servicekit.profiles.vocabulary import ManagerName
+from servicekit.profiles.vocabulary import SHARED_ACCOUNT, ManagerName
 from servicekit.service.installed import plan_text
 from servicekit.service.unit import TARGET, stop_seconds, unit_of
 
@@ -131,8 +131,13 @@ def _systemd(plan: Plan, *, enabled: bool) -> Iterator[Artifact]:
     yield _static(places.units / ALERT)
     if unit.user not in {None, "root"} and places.sysusers is not None:
         # One file for each account, the same from every profile that runs as it.
-        name = "servicekit" if unit.user == "servicekit" else f"servicekit-user-{unit.user}"
-        yield _file(places.sysusers / f"{name}.conf", "sysusers.conf.j2", user=unit.user)
+        shared = unit.user == SHARED_ACCOUNT
+        name = SHARED_ACCOUNT if shared else f"servicekit-user-{unit.user}"
+        values = {"user": unit.user, "shared": shared}
+        yield _file(places.sysusers / f"{name}.conf", "sysusers.conf.j2", **values)
+    if unit.group is not None and places.sysusers is not None:
+        group = places.sysusers / f"servicekit-group-{profile.name}.conf"
+        yield _file(group, "sysusers_group.conf.j2", group=unit.group)
     if places.catalog is not None:
         yield _file(places.catalog / "servicekit.catalog", "servicekit.catalog.j2", causes=Cause)
     yield from boot(places, service, enabled=enabled)

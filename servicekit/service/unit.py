@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope, system_places
-from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
+from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF, SHARED_ACCOUNT
 from servicekit.text import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import PurePosixPath
 
     from servicekit.places import Places
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 TARGET: Final = "servicekit.target"
 """Starts and stops all services together."""
+LONGEST_GROUP: Final = 31
+"""Characters of a group's name that systemd accepts."""
 MARGIN: Final = 15.0
 """Seconds that a manager waits beyond the watchdog's own bounds, which are the ones that count."""
 
@@ -47,6 +50,8 @@ class Unit:
     command: tuple[str, ...]
     identifier: str
     user: str | None
+    group: str | None
+    """Primary group of this service alone; `None`: the account's own."""
     start_seconds: int
     stop_seconds: int
     directories: tuple[tuple[str, str], ...]
@@ -71,7 +76,10 @@ def unit_of(plan: Plan) -> Unit:
         if system and profile.gpus
         else ((), ())
     )
-    moved = map(str, moved_directories(places, profile.name))
+    # Without a network an engine downloads nothing: it cannot write the weights of all.
+    read_only = {places.cache} if profile.service.network == "loopback" else set()
+    moved = (path for path in moved_directories(places, profile.name) if path not in read_only)
+    made = _made_directories(places, profile.name, read_only)
     return Unit(
         description=f"servicekit {profile.name}: {profile.summary}",
         after=" ".join((places.boot_target, TARGET, *module, *daemon, *rivals)),
@@ -80,15 +88,33 @@ def unit_of(plan: Plan) -> Unit:
         command=plan.watchdog,
         identifier=profile.unit,
         user=host.user if system else None,
+        group=group_of(plan),
         start_seconds=start_seconds(profile),
         stop_seconds=stop_seconds(profile),
-        directories=tuple(_made_directories(places, profile.name)) if system else (),
+        directories=tuple(made) if system else (),
         credentials=tuple(
             (name, str(places.secret(profile.name, name))) for name in profile.secrets if system
         ),
         sandbox=sandbox(profile, places.scope),
-        writable=(*moved, *profile.service.read_write) if system else (),
+        writable=(*map(str, moved), *profile.service.read_write) if system else (),
     )
+
+
+def own_group(profile: str) -> str:
+    """Name the primary group that the service of `profile` has to itself.
+
+    The kernel lets a process open another one of its account only if their groups are the same.
+    """
+    name = f"{SHARED_ACCOUNT}_{profile}"  # no account has this name: "_" is in no profile's name
+    digest = sha256(profile.encode()).hexdigest()
+    return name if len(name) <= LONGEST_GROUP else f"{SHARED_ACCOUNT}_{digest[:16]}"
+
+
+def group_of(plan: Plan) -> str | None:
+    """Return the primary group of the unit of `plan`; `None` for that of an account of its own."""
+    system = plan.host.places.scope is Scope.SYSTEM
+    shared = system and plan.host.user == SHARED_ACCOUNT
+    return own_group(plan.profile.name) if shared else None
 
 
 def start_seconds(profile: Profile) -> int:
@@ -128,11 +154,13 @@ def moved_directories(places: Places, name: str) -> tuple[PurePosixPath, ...]:
     return tuple(path for path in _directories(places, name).values() if path not in usual)
 
 
-def _made_directories(places: Places, name: str) -> Iterator[tuple[str, str]]:
+def _made_directories(
+    places: Places, name: str, left_out: Container[PurePosixPath]
+) -> Iterator[tuple[str, str]]:
     """Name the directories that systemd makes, below where each of its directives makes them."""
     usual = _directories(system_places(), name)
     for directive, path in _directories(places, name).items():
-        if path == usual[directive]:
+        if path == usual[directive] and path not in left_out:
             yield directive, "/".join(path.parts[path.parts.index("servicekit") :])
 
 

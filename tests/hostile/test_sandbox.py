@@ -37,7 +37,6 @@ time.sleep(600)
 OWN = {
     "/var/lib/servicekit/wild",
     "/run/servicekit/wild",
-    "/var/cache/servicekit",
     # Private, and removed at a stop.
     "/dev/shm",  # noqa: S108 - inside the unit
     "/tmp",  # noqa: S108 - inside the unit

@@ -162,13 +162,13 @@ def test_the_profile_has_the_last_word_on_variables() -> None:
 
 
 def test_an_engine_finds_its_home_and_its_tools() -> None:
-    """Programs beside the engine's are found first; a system service's home is its cache."""
+    """Programs beside the engine's are found first; a system service has a home of its own."""
     mine = dict(plan().environment)
     assert mine["PATH"] == ("/opt/sglang/bin:", Reference("PATH"))
     assert "HOME" not in mine
     host = replace(HOST, places=system_places(), executable="sglang")
     system = dict(plan(host=host).environment)
-    assert system["HOME"] == ("/var/cache/servicekit",)
+    assert system["HOME"] == ("/var/lib/servicekit/small",)
     assert "PATH" not in system
 
 

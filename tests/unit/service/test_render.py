@@ -24,7 +24,7 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.places import Scope, below
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.render import FILTERS, LINK, artifacts, wrapper
-from servicekit.service.unit import sandbox
+from servicekit.service.unit import LONGEST_GROUP, own_group, sandbox
 
 if TYPE_CHECKING:
     from supervisor.options import ProcessConfig
@@ -194,7 +194,9 @@ class TestWrapper:
         assert "--also=18001" in arguments
         filled = [text.replace("{port}", "18001") for text in HOSTILE]
         assert [environment[f"VALUE_{n}"] for n, _ in enumerate(HOSTILE)] == filled
-        assert environment["HOME"] == environment["XDG_CACHE_HOME"] == "/var/cache/servicekit"
+        assert environment["HOME"] == "/var/lib/servicekit/demo"
+        assert environment["XDG_CACHE_HOME"] == "/var/lib/servicekit/demo/.cache"
+        assert environment["HF_HOME"] == "/var/cache/servicekit/huggingface"
         assert environment["PATH"].split(":")[0] == f"{folder}/an engine's bin"
 
     def test_declared_tunables_give_way_to_the_environment(self, folder: Path) -> None:
@@ -317,11 +319,27 @@ class TestSystemd:
             "WantedBy": "servicekit.target",
             "StateDirectory": f"servicekit/{name}",
             "RuntimeDirectory": f"servicekit/{name}",
-            "CacheDirectory": "servicekit",
+            "Group": own_group(name),
         }
+        assert found["CacheDirectory"] == []
         assert {key: found[key] for key in expected} == {k: [v] for k, v in expected.items()}
         assert "multi-user.target" in found["After"][0].split()
         assert "ProtectControlGroups" not in found, "the delegated control group must be writable"
+
+    def test_a_service_of_the_shared_account_has_a_group_of_its_own(self) -> None:
+        """The kernel compares groups, too; an account that a profile names keeps its own."""
+        found = rendered(plan("demo"))
+        assert directives(service(plan("demo")))["Group"] == ["servicekit_demo"]
+        described = found["/etc/sysusers.d/servicekit-group-demo.conf"].text.splitlines()
+        assert described[-1] == "g servicekit_demo -"
+        of = plan("demo")
+        assert directives(service(replace(of, host=replace(of.host, user="ada"))))["Group"] == []
+
+    def test_the_group_of_a_long_name_is_short_enough(self) -> None:
+        """A name has at most 31 characters for systemd, and long profiles still differ."""
+        names = [own_group("a" * length) for length in range(1, 49)]
+        assert max(map(len, names)) <= LONGEST_GROUP
+        assert len({*names}) == len(names)
 
     def test_a_gpu_profile_sees_its_devices_and_a_cpu_profile_none(self) -> None:
         """The device policy follows from the profile's GPUs."""
@@ -332,13 +350,15 @@ class TestSystemd:
         assert (cpu["DeviceAllow"], cpu["PrivateDevices"], cpu["Wants"]) == ([], ["yes"], [])
 
     def test_the_network_is_loopback_unless_the_profile_may_download(self) -> None:
-        """`service.network = "internet"` takes the filter away, and only that."""
+        """`service.network = "internet"` takes the filter away, and lets it write the weights."""
         closed = directives(service(plan("demo")))
         opened = directives(service(plan(profile("demo", service={"network": "internet"}))))
         assert (closed.pop("IPAddressDeny"), closed.pop("IPAddressAllow")) == (
             ["any"],
             ["localhost"],
         )
+        assert opened.pop("CacheDirectory") == ["servicekit"]
+        assert "CacheDirectory" not in closed
         assert opened == closed
 
     def test_homes_are_hidden_unless_the_profile_reads_them(self) -> None:
@@ -352,10 +372,12 @@ class TestSystemd:
         wanted = profile("demo", service={"read_write": ["/data/a b", "/data/100%"]})
         places = replace(SYSTEM, cache=PurePosixPath("/big disk/cache"))
         found = directives(service(plan(wanted, places)))
-        writable = ['"/big disk/cache"', '"/data/a b"', "/data/100%%"]
-        assert found["ReadWritePaths"] == writable
+        assert found["ReadWritePaths"] == ['"/data/a b"', "/data/100%%"]
         assert found["CacheDirectory"] == []
         assert found["StateDirectory"] == ["servicekit/demo"]
+        online = profile("demo", service={"network": "internet"})
+        found = directives(service(plan(online, places)))
+        assert found["ReadWritePaths"] == ['"/big disk/cache"']
 
     def test_rivals_exclude_each_other(self) -> None:
         """A start of one stops the other first."""
@@ -406,8 +428,9 @@ class TestSystemd:
             of = plan("demo")
             found = rendered(replace(of, host=replace(of.host, user=user)))
             texts |= {path: a.text for path, a in found.items() if "/sysusers.d/" in path}
-        assert {path.rpartition("/")[2]: t.splitlines()[-1][:12] for path, t in texts.items()} == {
+        assert {path.rpartition("/")[2]: t.splitlines()[1][:12] for path, t in texts.items()} == {
             "servicekit.conf": "u servicekit",
+            "servicekit-group-demo.conf": "g servicekit",
             "servicekit-user-ada.conf": 'u ada - "Mod',
         }
 
@@ -420,10 +443,9 @@ class TestSystemd:
         alert = directives(found[drop_in].text)
         assert alert["ExecStart"] == ["", command]
         assert (alert["DynamicUser"], alert["User"]) == (["yes"], ["servicekit-alert"])
-        assert found["/etc/sysusers.d/servicekit.conf"].text.splitlines()[-1].split()[:2] == [
-            "u",
-            "servicekit",
-        ]
+        account = found["/etc/sysusers.d/servicekit.conf"].text.splitlines()
+        assert account[1].split()[:2] == ["u", "servicekit"]
+        assert account[-1] == "m servicekit servicekit"
         for target, unit in (("multi-user", "servicekit-boot"), ("servicekit", "servicekit-demo")):
             link = found[f"{units}/{target}.target.wants/{unit}.service"]
             assert (link.mode, link.text) == (LINK, f"../{unit}.service")
