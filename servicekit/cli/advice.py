@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of, su
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
 from servicekit.cli.output import as_json, coloured
 from servicekit.cli.refusals import report_of
+from servicekit.engines.options.parser import Level, Remark
 from servicekit.models.memory.outcome import Fit
 from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.units import parse_size
@@ -31,12 +33,16 @@ def check(
 
     Every option must exist in the engine's version and have a valid value, the versions must be
     those that the profile requires, and the combination must have no known issue. Exit code 1 if
-    the check finds an error. What makes the service less protected is listed as warnings.
+    the check finds an error; that the settings do not allow the profile is one. What makes the
+    service less protected is listed as warnings.
     """
     session = session_of(ctx, user=user)
-    recipe = session.profile(profile)
+    recipe = session.catalog.draft(profile)
     survey = survey_of(session, recipe)
     report = report_of(make_plan(recipe, survey.host), ask=ask, weaker=survey.weakenings)
+    if (refusal := session.catalog.refusal(profile)) is not None:
+        remark = Remark(Level.ERROR, "allow", str(refusal))
+        report = replace(report, remarks=(*report.remarks, remark))
     if json:
         as_json(report.json())
     else:

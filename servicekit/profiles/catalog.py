@@ -77,22 +77,25 @@ class Catalog:
 
     def get(self, name: str) -> Profile:
         """Return the profile `name`, or raise `NotAllowedError` or `ProfileError`."""
-        known = self._known()
-        if name not in known:
-            meant = did_you_mean(name, known).removeprefix("; ")
-            raise NotAllowedError(
-                f'there is no profile "{shown(name)}"',
-                hint=meant or "`servicekit list` shows all profiles",
-            )
+        self._exists(name)
+        profile = self._load(name).profile  # a file with an error is refused for that first
+        if (refusal := self.refusal(name)) is not None:
+            raise refusal
+        return profile
+
+    def refusal(self, name: str) -> NotAllowedError | None:
+        """Return why the existing profile `name` may not run, as far as the settings decide it."""
         if name in self._settings.deny:
-            raise NotAllowedError(
-                f'profile "{name}" must not run', hint=f"remove it from deny in {self._config}"
-            )
+            hint = f"remove it from deny in {self._config}"
+            return NotAllowedError(f'profile "{name}" must not run', hint=hint)
         if not self.allows(name):
-            raise NotAllowedError(
-                f'profile "{shown(name)}" is not allowed to run',
-                hint=f'name it in {self._config}, as in `allow = ["{shown(name)}"]`',
-            )
+            hint = f'name it in {self._config}, as in `allow = ["{name}"]`'
+            return NotAllowedError(f'profile "{name}" is not allowed to run', hint=hint)
+        return None
+
+    def draft(self, name: str) -> Profile:
+        """Return the profile `name`, allowed to run or not; raises as `get` does otherwise."""
+        self._exists(name)
         return self._load(name).profile
 
     def sources(self, name: str) -> tuple[str, ...]:
@@ -120,6 +123,15 @@ class Catalog:
             profile.engine.value,
             profile.port,
         )
+
+    def _exists(self, name: str) -> None:
+        known = self._known()
+        if name not in known:
+            meant = did_you_mean(name, known).removeprefix("; ")
+            raise NotAllowedError(
+                f'there is no profile "{shown(name)}"',
+                hint=meant or "`servicekit list` shows all profiles",
+            )
 
     def _known(self) -> set[str]:
         return {*_built_in(), *self._site_names()}

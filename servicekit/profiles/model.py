@@ -27,11 +27,13 @@ from servicekit.profiles import vocabulary
 from servicekit.profiles.vocabulary import EngineName, Reason
 
 
-def _word(pattern: str, wanted: str) -> tuple[AfterValidator, AfterValidator, WithJsonSchema]:
+def _word(
+    pattern: str, wanted: str, *, secret: bool = False
+) -> tuple[AfterValidator, AfterValidator, WithJsonSchema]:
     """Annotate a text that must match `pattern`, for the model and for its schema."""
     return (
         AfterValidator(vocabulary.line),
-        AfterValidator(vocabulary.matching(pattern, wanted)),
+        AfterValidator(vocabulary.matching(pattern, wanted, secret=secret)),
         WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$"}),
     )
 
@@ -75,7 +77,12 @@ ServedName = Annotated[
 ]
 Revision = Annotated[StrictStr, *_word(vocabulary.REVISION, "a branch, tag or commit on the hub")]
 Variable = Annotated[
-    StrictStr, *_word(vocabulary.VARIABLE, 'the name of a variable: A-Z, 0-9 and "_"')
+    StrictStr,
+    *_word(
+        vocabulary.VARIABLE,
+        'the name of a variable, of A-Z, 0-9 and "_"; `servicekit secret set` stores its value',
+        secret=True,
+    ),
 ]
 Account = Annotated[
     StrictStr, *_word(vocabulary.ACCOUNT, 'the name of an account, such as "servicekit"')

@@ -114,14 +114,17 @@ def variable_of(tunable: str) -> str:
     return "SERVICEKIT_" + re.sub(r"[.-]", "_", tunable).upper()
 
 
-def matching(pattern: str, wanted: str) -> Callable[[str], str]:
-    """Return a check that a whole text matches `pattern`; `wanted` describes it in the message."""
+def matching(pattern: str, wanted: str, *, secret: bool = False) -> Callable[[str], str]:
+    """Return a check that a whole text matches `pattern`; `wanted` describes it in the message.
+
+    The message shows the text, unless it may be a `secret` in the wrong place.
+    """
     compiled = re.compile(pattern)
 
     def check(text: str) -> str:
         if compiled.fullmatch(text):
             return text
-        raise ValueError(f'must be {wanted}, not "{shown(text)}"')
+        raise ValueError(f"must be {wanted}" + ("" if secret else f', not "{shown(text)}"'))
 
     return check
 

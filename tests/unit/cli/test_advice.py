@@ -50,6 +50,29 @@ def test_an_option_that_the_engine_does_not_have_fails_the_check(
     assert "mem-fraction-statik" in done.out
 
 
+def test_a_profile_that_is_not_allowed_yet_is_checked_all_the_same(
+    site: dict[str, str], tmp_path: Path
+) -> None:
+    """What else is wrong with it shows before it is allowed; that it is not, is one more error."""
+    write_profile(tmp_path, 'extends = "balanced"\n[options]\nmem-fraction-statik = 0.5\n')
+    done = invoke("--user", "check", "here", env=site | {"SERVICEKIT_ALLOW": "other"})
+    assert done.code == 1
+    assert "mem-fraction-statik" in done.out
+    assert 'error: allow: profile "here" is not allowed to run; name it in ' in done.out
+    assert '"here": 2 errors: ' in done.out
+
+
+def test_a_key_in_the_place_of_its_name_is_not_repeated(
+    site: dict[str, str], tmp_path: Path
+) -> None:
+    """`api_key` names a variable; who writes the key itself must not see it in a log."""
+    write_profile(tmp_path, 'extends = "balanced"\napi_key = "sk-0123456789"\n')
+    done = invoke("--user", "check", "here", env=site)
+    assert done.code == 78
+    assert "line 2: api_key: must be the name of a variable" in done.err
+    assert "sk-0123456789" not in done.err + done.out
+
+
 def test_a_plan_tells_whether_it_fits(site: dict[str, str]) -> None:
     """The budget for a memory of a given size ends in a verdict, which is the exit code, too."""
     words = ("--user", "plan", "long-context", "--gpu-memory")
