@@ -56,9 +56,12 @@ class Service:
     ) -> None:
         """Write the files of an install, but for the links that start it at boot."""
         of = plan(profile, places, servicekit=STAND_IN, rivals=rivals)
-        for artifact in artifacts(of, ManagerName.SYSTEMD):
+        files = artifacts(of, ManagerName.SYSTEMD)
+        for artifact in files:
             if artifact.mode != LINK:
                 self.machine.write(artifact.path, artifact.text, artifact.mode)
+        described = [file.path for file in files if file.path.parent == places.sysusers]
+        self.machine.run("systemd-sysusers", *described)
         self.machine.run("systemctl", "daemon-reload")
 
     def start(self) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def test_the_service_has_what_it_needs_and_no_more(machine: Machine) -> None:
     assert seen["writes"] == {
         "/var/lib/servicekit/demo": "yes",
         "/run/servicekit/demo": "yes",
-        "/var/cache/servicekit": "yes",
+        "/var/cache/servicekit": "No such file or directory",
         "/dev/shm": "yes",  # noqa: S108 - the service's own
         "/tmp": "yes",  # noqa: S108 - as above
         "/srv/moved": "No such file or directory",
@@ -203,9 +206,9 @@ def test_the_profile_opens_what_it_needs(machine: Machine) -> None:
 
 
 def test_a_place_that_was_moved_is_the_services_own(machine: Machine) -> None:
-    """The settings may put the cache on another disk."""
+    """The settings may put the cache on another disk, where a service that downloads writes."""
     moved = replace(SYSTEM, cache=PurePosixPath("/srv/moved"))
-    service = Service(machine, profile("demo"), moved)
+    service = Service(machine, profile("demo", service={"network": "internet"}), moved)
     machine.run("install", "-d", "-o", "servicekit", "/srv/moved")
     seen = service.start()
     service.stop()
@@ -253,10 +256,7 @@ def test_an_exit_code_that_says_stay_down_is_obeyed(
 
 
 def test_services_of_one_account_keep_their_files_apart(machine: Machine) -> None:
-    """One engine reads no credential of another and writes none of its state.
-
-    Their processes are open to each other, as `docs/security.md` says.
-    """
+    """One engine opens no process of another, reads no credential and writes none of its state."""
     secret = SYSTEM.secret("demo", "API_KEY")
     machine.write(secret, "of demo", 0o600)
     services = [
@@ -269,8 +269,7 @@ def test_services_of_one_account_keep_their_files_apart(machine: Machine) -> Non
     for service in services:
         service.stop()
     assert seen["account"] == "servicekit"
-    shared = {"environ", "fd", "its process is seen", "mem"}
-    assert set(seen["others"]) <= shared, "a state or a credential of another service is open"
+    assert seen["others"] == ["its process is seen"]
 
 
 def test_the_exposure_of_every_unit_is_at_most_2(machine: Machine) -> None:
