@@ -10,7 +10,7 @@ import typer
 
 from servicekit.cli.forecast import USUAL_GPU, budget_of, memory_of, plan_of, survey_of
 from servicekit.cli.options import AsJson, ForUser, ProfileName, session_of
-from servicekit.cli.output import as_json, coloured
+from servicekit.cli.output import as_json, coloured, say
 from servicekit.cli.refusals import report_of
 from servicekit.engines.options.parser import Level, Remark
 from servicekit.models.memory.outcome import Fit
@@ -46,7 +46,7 @@ def check(
     if json:
         as_json(report.json())
     else:
-        typer.echo(report.text())
+        say(report.text())
     raise typer.Exit(0 if report.ok else 1)
 
 

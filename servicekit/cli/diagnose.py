@@ -12,7 +12,7 @@ import typer
 
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
-from servicekit.cli.output import as_json, ours
+from servicekit.cli.output import as_json, ours, say
 from servicekit.cli.session import Session
 from servicekit.diagnosis.lines import unwrapped
 from servicekit.diagnosis.reader import LogReader
@@ -78,7 +78,7 @@ def diagnose(
     if json:
         as_json(in_json(diagnosis))
     else:
-        typer.echo(ours(render_text(diagnosis)))
+        say(ours(render_text(diagnosis)))
 
 
 def _check_engine(name: str) -> None:

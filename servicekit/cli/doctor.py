@@ -12,7 +12,7 @@ import typer
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
 from servicekit.cli.orders import order_of
-from servicekit.cli.output import as_json, duration, note, ours, paint
+from servicekit.cli.output import as_json, duration, note, ours, paint, say
 from servicekit.cli.session import Session
 from servicekit.doctor.answer import CheckResult, CheckStatus
 from servicekit.doctor.asking import DoctorRequest
@@ -96,7 +96,7 @@ def _print(examination: Examination, seconds: float) -> None:
     for group, checks in groupby(examination.checks, key=lambda check: check.group):
         typer.echo(group)
         for check in checks:
-            typer.echo(_line(check, width))
+            say(_line(check, width))
         typer.echo()
     typer.echo(f"{paint(examination.verdict.value)}: {examination.summary}, in {duration(seconds)}")
 

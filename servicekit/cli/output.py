@@ -105,6 +105,37 @@ def paint(word: str, text: str | None = None) -> str:
     return text
 
 
+def say(text: str) -> None:
+    """Print lines; on a terminal, what is too long continues below where its last column begins."""
+    if sys.stdout.isatty():
+        import shutil
+
+        columns = shutil.get_terminal_size().columns
+        text = "\n".join(folded(line, columns) for line in text.split("\n"))
+    print(text)
+
+
+def folded(line: str, columns: int) -> str:
+    """Break `line` between words so that it fits; columns of a line are two spaces apart.
+
+    Colours take no room: the last column must have none.
+    """
+    import re
+    import textwrap
+
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", line)
+    if len(plain) <= columns:
+        return line
+    start = plain.rfind("  ", 0, columns // 2) + 2 if "  " in plain[: columns // 2] else 0
+    indent = " " * (start or 2)
+    if columns - len(indent) < LEAST:
+        return line
+    first, *rest = textwrap.wrap(
+        plain[start:], columns - len(indent), break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join([line[: len(line) - len(plain) + start] + first, *(indent + r for r in rest)])
+
+
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, whole: bool = False) -> None:
     """Print columns, aligned and two spaces apart; a word that has a colour is painted.
 

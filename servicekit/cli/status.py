@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from servicekit.cli.freshness import outdated
-from servicekit.cli.output import as_json, duration, note, ours, paint, table
+from servicekit.cli.output import as_json, duration, note, ours, paint, say, table
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
 from servicekit.install.present import drifted
@@ -137,10 +137,10 @@ def _print(now: Status, verified: str) -> None:
         ("manager", f"{now.manager}, {boot}"),
     ):
         if text:
-            print(f"  {label + ':':11} {printable(text)}")
+            say(f"  {label + ':':11} {printable(text)}")
     for sentence in now.overruled:
-        print(f"  {'anyway:':11} {printable(sentence)}")
+        say(f"  {'anyway:':11} {printable(sentence)}")
     for sentence in now.trusted:
-        print(f"  {'trusted:':11} {printable(sentence)}")
+        say(f"  {'trusted:':11} {printable(sentence)}")
     for path in now.drift:
-        print(f"  {'drift:':11} {path}")
+        say(f"  {'drift:':11} {path}")

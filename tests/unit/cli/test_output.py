@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from typing_extensions import override
 
-from servicekit.cli.output import duration, local, paint, table
+from servicekit.cli.output import duration, folded, local, paint, table
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,30 @@ def test_a_cell_cannot_lead_the_terminal(capsys: pytest.CaptureFixture[str]) -> 
     """What a service wrote into its history is shown, and not carried out."""
     table(("A",), [("\x1b[2Jgone\nb",)])
     assert capsys.readouterr().out == "A\n\\x1b[2Jgone\\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "folds"),
+    [
+        ("  why:    answering", ["  why:    answering"]),
+        (
+            "  why:    nothing listens on port 18001 of this host",
+            ["  why:    nothing listens on", "          port 18001 of this", "          host"],
+        ),
+        (
+            "  \x1b[31mfail\x1b[0m  driver  no NVIDIA driver is loaded",
+            ["  \x1b[31mfail\x1b[0m  driver  no NVIDIA driver is", " " * 16 + "loaded"],
+        ),
+        (
+            "a sentence that has no columns at all",
+            ["a sentence that has no", "  columns at all"],
+        ),
+        ("x" * 40, ["x" * 40]),
+    ],
+)
+def test_a_long_line_continues_below_its_last_column(line: str, folds: list[str]) -> None:
+    """No word is broken, and the columns stay columns."""
+    assert folded(line, 30 if "fail" not in line else 40).split("\n") == folds
 
 
 class Terminal(io.StringIO):
