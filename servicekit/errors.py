@@ -53,9 +53,13 @@ class ProfileError(UserError):
         super().__init__(lines, code=ExitCode.CONFIG)
 
 
-def reason(error: OSError) -> str:
-    """What the system calls an error, in lower case, as it ends a message of ours."""
-    return (error.strerror or type(error).__name__).lower()
+def reason(error: Exception) -> str:
+    """Why a file could not be read or a program not be run, as it ends a message of ours."""
+    if isinstance(error, UnicodeError):
+        return "it is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
 
 
 def refused(message: str, error: OSError) -> UserError:

@@ -2,6 +2,5 @@
 
 `causes` is the closed list. `signatures` describes what engines write when they fail, as data
 (`data/signatures/*.toml`). `lines` takes one line apart, `reader` reads a log as it arrives, and
-`reading` holds what it said; `verdict` weighs that against how the process ended. `handbook` writes
-the same knowledge as documents: `docs/causes.md` and the journal's message catalog.
+`reading` holds what it said; `verdict` weighs that against how the process ended.
 """

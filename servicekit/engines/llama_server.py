@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.models.hub_cache import MAIN, Repository, cache_directory
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ def _template(options: argparse.Namespace) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        reason = (error.strerror or "").lower() if isinstance(error, OSError) else "no UTF-8 text"
-        message = f'the chat template "{file}" cannot be read: {reason}'
+        message = f'the chat template "{file}" cannot be read: {reason(error)}'
         raise UserError(message) from None
 
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from servicekit.errors import reason
 from servicekit.host.child import Child, inherited
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ async def output(
     except OSError as error:
         os.close(reading)
         missing = isinstance(error, FileNotFoundError)
-        why = "is not installed" if missing else f"cannot be run: {(error.strerror or '').lower()}"
+        why = "is not installed" if missing else f"cannot be run: {reason(error)}"
         raise NoReplyError(f'"{name}" {why}') from None
     finally:
         os.close(writing)
@@ -135,7 +136,7 @@ class Pending(Generic[T_co]):
             raise NoReplyError(f"no answer within {self._limit:g} s") from None
         except OSError as error:
             where = f': "{error.filename}"' if error.filename else ""
-            raise NoReplyError(f"{(error.strerror or str(error)).lower()}{where}") from None
+            raise NoReplyError(f"{reason(error)}{where}") from None
 
 
 class BoundedCalls:

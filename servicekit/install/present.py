@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.service.manifest import Manifest, from_json
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:
             try:
                 present = tree.look(path)
             except OSError as error:
-                reason = (error.strerror or "").lower()
-                raise UserError(f'manifest "{path}" cannot be read: {reason}') from None
+                raise UserError(f'manifest "{path}" cannot be read: {reason(error)}') from None
             if present is not None:
                 manifest = from_json(present.content.decode(errors="replace"), where=str(path))
                 found[manifest.profile] = manifest

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.install.changes import Act
 from servicekit.install.present import manifests
 from servicekit.service.manifest import Manifest, sha256
@@ -169,7 +169,7 @@ def apply(
             _roll_back(held, operations, missing)
         except OSError as second:
             raise UserError(
-                f'cannot restore "{second.filename}": {second.strerror} (after {_words(error)})',
+                f'cannot restore "{second.filename}": {reason(second)} (after {_words(error)})',
                 hint="fix that and run the same command again: it restores the rest first",
             ) from error
         undone()
@@ -396,8 +396,8 @@ def _prune(tree: Tree, directories: Iterable[Path]) -> None:
 def _unwritable(error: OSError) -> UserError:
     denied = isinstance(error, PermissionError)
     hint = "run it as root, or with --user for services of your own" if denied else ""
-    reason = (error.strerror or type(error).__name__).lower()
-    return UserError(f'cannot write "{error.filename}": {reason}; nothing was changed', hint=hint)
+    why = reason(error)
+    return UserError(f'cannot write "{error.filename}": {why}; nothing was changed', hint=hint)
 
 
 def _words(error: BaseException) -> str:

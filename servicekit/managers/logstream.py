@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.managers import LogQuery
 from servicekit.managers.logfile import matching
 from servicekit.profiles.vocabulary import ManagerName
@@ -41,8 +41,7 @@ def _output(command: tuple[str, ...], *, stderr: int | None = None) -> Iterator[
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr)
     except OSError as error:
-        reason = (error.strerror or "").lower()
-        raise UserError(f'"{command[0]}" cannot be run: {reason}') from None
+        raise UserError(f'"{command[0]}" cannot be run: {reason(error)}') from None
     with process:
         try:
             yield process.stdout or ()

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.host import untrusted
 from servicekit.host.files import instead_of, try_lock
 from servicekit.models.hub import ByteListener
@@ -243,7 +243,5 @@ def _refusal(error: OSError, repository: Repository) -> UserError:
                 hint="make that account its owner, or run the command as root or with --user",
             )
         case _:
-            reason = (error.strerror or type(error).__name__).lower()
-            return UserError(
-                f'cannot write "{where}": {reason}', hint="check the disk and run it again"
-            )
+            why = f'cannot write "{where}": {reason(error)}'
+            return UserError(why, hint="check the disk and run it again")

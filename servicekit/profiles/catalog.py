@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit import data
-from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError
+from servicekit.errors import ExitCode, NotAllowedError, ProfileError, UserError, reason
 from servicekit.profiles import sources, trusted_toml
 from servicekit.profiles.findings import Finding, texts
 from servicekit.profiles.parsing import examine, merge
@@ -144,7 +144,7 @@ class Catalog:
             return ()
         except OSError as error:
             raise UserError(
-                f'profiles in "{self._directory}" cannot be read: {str(error.strerror).lower()}',
+                f'profiles in "{self._directory}" cannot be read: {reason(error)}',
                 hint="make it a directory that the services' account can read",
                 code=ExitCode.CONFIG,
             ) from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servicekit.errors import ExitCode, UserError
+from servicekit.errors import ExitCode, UserError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,11 +53,8 @@ def read(
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             denied = isinstance(error, PermissionError)
-            reason = "it is not UTF-8 text"
-            if isinstance(error, OSError):
-                reason = (error.strerror or "").lower()
             raise UserError(
-                f'secret {name} of profile "{profile.name}" cannot be read: {reason}',
+                f'secret {name} of profile "{profile.name}" cannot be read: {reason(error)}',
                 hint="run it as root, or as the service's account"
                 if denied
                 else f"store it again: `servicekit secret set {profile.name} {name}`",

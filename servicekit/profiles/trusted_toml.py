@@ -13,6 +13,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from servicekit.errors import reason
 from servicekit.places import Scope
 from servicekit.profiles.findings import Finding, Lines, lines_of, syntax
 from servicekit.text import printable
@@ -57,8 +58,7 @@ def read(path: Path, believed: frozenset[int]) -> Document:
     except FileNotFoundError:
         raise
     except OSError as error:
-        why = f"cannot be read: {(error.strerror or str(error)).lower()}"
-        return Document(findings=(*findings, Finding((), why)))
+        return Document(findings=(*findings, Finding((), f"cannot be read: {reason(error)}")))
     if len(raw) > LARGEST:
         findings.append(Finding((), f"is larger than {LARGEST // 1024} KiB"))
         return Document(findings=tuple(findings))

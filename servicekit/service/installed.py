@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from servicekit import __version__
-from servicekit.errors import ExitCode, ProfileError, UserError
+from servicekit.errors import ExitCode, ProfileError, UserError, reason
 from servicekit.places import Places, Scope
 from servicekit.profiles import vocabulary
 from servicekit.profiles.vocabulary import EngineName, Reason, variable_of
@@ -101,10 +101,7 @@ def read_plan(path: Path, name: str) -> InstalledPlan | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        reason = "it is not UTF-8"
-        if isinstance(error, OSError):
-            reason = (error.strerror or "").lower()
-        raise _unreadable(str(path), reason, name) from None
+        raise _unreadable(str(path), reason(error), name) from None
     if plan.profile.name != name:
         raise _unreadable(str(path), f'it is the plan of "{shown(plan.profile.name)}"', name)
     return plan

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from servicekit import __version__
-from servicekit.errors import ExitCode, UserError
+from servicekit.errors import ExitCode, UserError, reason
 from servicekit.host import procfs
 from servicekit.log import Priority, open_events
 from servicekit.profiles import trusted_toml
@@ -145,13 +145,12 @@ class TunnelRun:
         try:
             (self._home / KEY).read_bytes()
         except OSError as error:
-            return unusable_key(tunnel, f'"{error.filename}": {(error.strerror or "").lower()}')
+            return unusable_key(tunnel, f'"{error.filename}": {reason(error)}')
         try:
             link = await Link.start(tunnel, self._home)
         except OSError as error:
-            reason = (error.strerror or "").lower()
             return TunnelFault(
-                TunnelCause.SSH, f"cannot start ssh: {reason}", "install the OpenSSH client"
+                TunnelCause.SSH, f"cannot start ssh: {reason(error)}", "install the OpenSSH client"
             )
         self._notifier.status(f"connecting to {tunnel.to}")
         ssh = link.child

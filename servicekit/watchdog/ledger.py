@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from servicekit.diagnosis.causes import Cause
-from servicekit.errors import ExitCode, UserError
+from servicekit.errors import ExitCode, UserError, reason
 from servicekit.host import untrusted
 from servicekit.host.files import replace, try_lock
 from servicekit.profiles.vocabulary import LONGEST_HOLD_OFF
@@ -169,7 +169,7 @@ def read(path: Path) -> tuple[Record, ...]:
         return ()
     except OSError as error:
         raise UserError(
-            f'history "{path}" cannot be read: {(error.strerror or "").lower()}',
+            f'history "{path}" cannot be read: {reason(error)}',
             hint="run it as root"
             if isinstance(error, PermissionError)
             else "it must be a file that its service writes; move away what is there",
@@ -201,7 +201,7 @@ class Ledger:
         except OSError as error:
             full = error.errno in {errno.ENOSPC, errno.EDQUOT}
             raise UserError(
-                f'history "{error.filename}" cannot be written: {(error.strerror or "").lower()}',
+                f'history "{error.filename}" cannot be written: {reason(error)}',
                 hint="free some space"
                 if full
                 else "it must belong to the account that the service runs as",

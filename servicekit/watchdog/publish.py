@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from servicekit.errors import ExitCode, UserError
+from servicekit.errors import ExitCode, UserError, reason
 from servicekit.host import untrusted
 from servicekit.host.files import replace
 from servicekit.watchdog import clock
@@ -283,8 +283,7 @@ def read_state(path: Path) -> State | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(
-            f'state file "{path}" cannot be read: {(why or "").lower()}',
+            f'state file "{path}" cannot be read: {reason(error)}',
             hint="restart the service: its watchdog writes a new one",
         ) from None

@@ -169,7 +169,7 @@ def test_template_that_cannot_be_read_is_exit_1(tmp_path: Path) -> None:
     begin = f'error: the chat template "{file}" cannot be read: '
     assert refusal(*argv) == (1, f"{begin}no such file or directory\n")
     file.write_bytes(b"\xff")
-    assert refusal(*argv) == (1, f"{begin}no UTF-8 text\n")
+    assert refusal(*argv) == (1, f"{begin}it is not UTF-8 text\n")
 
 
 @pytest.mark.parametrize(

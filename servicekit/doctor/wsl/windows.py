@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor.wsl.conf import WslKey
+from servicekit.errors import reason
 from servicekit.host.bounded import NoReplyError, output
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ class Windows:
         try:
             folders = [folder for folder in sorted(users.iterdir()) if folder.is_dir()]
         except OSError as error:
-            reason = (error.strerror or "").lower()
-            raise NoReplyError(f'"{users}" cannot be read: {reason}') from None
+            raise NoReplyError(f'"{users}" cannot be read: {reason(error)}') from None
         homes = [
             folder
             for folder in folders

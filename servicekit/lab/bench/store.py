@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from servicekit.errors import reason
 from servicekit.host import run_files
 from servicekit.lab.bench.result import BenchResult, ResultError
 from servicekit.text import did_you_mean
@@ -76,5 +77,4 @@ def _text(path: Path) -> str:
             )
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise ResultError(f'"{path}" cannot be read: {reason}') from None
+        raise ResultError(f'"{path}" cannot be read: {reason(error)}') from None

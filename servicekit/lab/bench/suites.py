@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from servicekit import data
-from servicekit.errors import ExitCode, UserError
+from servicekit.errors import ExitCode, UserError, reason
 from servicekit.lab.bench import prompts
 from servicekit.lab.bench.cases import LARGEST, SHARE, SMALLEST, CaseData, Planned, SuiteData
 from servicekit.lab.bench.samples import Conditions, Sampling, Suite
@@ -63,11 +63,8 @@ def load(named: str) -> LoadedSuite:
             if len(content) > LARGEST:
                 raise UserError(f'suite file "{named}" is larger than {LARGEST >> 10} KiB')
             text = content.decode("utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f'suite file "{named}" is not UTF-8 text') from None
-        except OSError as error:
-            reason = (error.strerror or type(error).__name__).lower()
-            raise UserError(f'cannot read suite file "{named}": {reason}') from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f'cannot read suite file "{named}": {reason(error)}') from None
         return parse(text.replace("\r\n", "\n"), where=named)
     if named not in names():
         listed = ", ".join(names())

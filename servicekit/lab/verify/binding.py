@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit import __version__
 from servicekit.engines.versions import look
+from servicekit.errors import reason
 from servicekit.host import procfs
 from servicekit.host.gpu import Gpus
 from servicekit.lab.verify.record import Fingerprint
@@ -67,7 +68,7 @@ def outdated(plan: Plan, watchdog: int) -> str:
             if path.stat().st_mtime > began + CLOCKS:
                 return f"{what} changed after it was started"
     except OSError as error:
-        return f'"{error.filename}" cannot be read: {(error.strerror or "").lower()}'
+        return f'"{error.filename}" cannot be read: {reason(error)}'
     return ""
 
 

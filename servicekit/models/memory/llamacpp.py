@@ -25,7 +25,7 @@ from servicekit.models.memory.outcome import (
     Part,
     PartName,
     PlanFinding,
-    judge,
+    judged,
     unknown_drafter,
     with_free,
 )
@@ -167,8 +167,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         f"{gib(free)} of {where} stay free"
     )
     findings = _findings(recipe, setting, geometry.context, free)
-    verdict, reason, levers, others = judge(findings, fits)
-    return Budget(
+    budget = Budget(
         title=f"{recipe.model} on llama.cpp {recipe.engine_version}".rstrip(),
         total=total,
         parts=parts,
@@ -177,13 +176,10 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         concurrency=setting.slots if runs else 0,
         effective_context=effective if runs else 0,
         usable_input=effective - 1 if runs else 0,
-        balanced_ratio=None,
         average_length=average_length,
-        verdict=verdict,
-        reason=reason,
-        levers=levers,
-        notes=(*others, *_notes(geometry, setting)),
+        reason=fits,
     )
+    return judged(budget, findings, _notes(geometry, setting))
 
 
 def _parts(recipe: Recipe, geometry: Geometry, setting: LlamaCppSettings) -> Iterator[Part]:

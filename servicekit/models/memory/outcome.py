@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -84,7 +84,7 @@ class Budget:
     parts: tuple[Part, ...]
     kv_tokens: int
     """Tokens that the physical pool holds, as the engine will report them."""
-    slots: int | None
+    slots: int | None = None
     """State slots (SGLang) or server slots (llama.cpp); `None` where the engine has none."""
     concurrency: int
     """Requests served at once."""
@@ -92,12 +92,12 @@ class Budget:
     """Tokens that one request can use: the smaller of the declared length and the pool."""
     usable_input: int
     """Tokens of input that the engine accepts in one request."""
-    balanced_ratio: float | None
+    balanced_ratio: float | None = None
     """State ratio at which both pools run out together, for requests of `average_length`."""
     average_length: int
-    verdict: Fit
+    verdict: Fit = Fit.FITS
     reason: str
-    levers: tuple[str, ...]
+    levers: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def bytes_of(self, *names: PartName) -> int:
@@ -114,19 +114,19 @@ class Budget:
         return self.total - self.bytes_of(*POOLED)
 
 
-def judge(
-    findings: Iterable[PlanFinding], fits: str
-) -> tuple[Fit, str, tuple[str, ...], tuple[str, ...]]:
-    """Return verdict, reason, levers and notes, from the first of the worst findings.
+def judged(budget: Budget, findings: Iterable[PlanFinding], notes: Iterable[str] = ()) -> Budget:
+    """Put the first of the worst findings into `budget`; without any, it fits for its own reason.
 
-    `fits` is the reason if there is no finding. The levers of the worst finding come first.
+    The levers of the worst finding come first. The other findings precede the `notes`.
     """
     ranked = sorted(findings, key=lambda finding: -_RANK[finding.verdict])
+    others = (finding.reason for finding in ranked[1:])
+    budget = replace(budget, notes=(*others, *notes))
     if not ranked:
-        return Fit.FITS, fits, (), ()
-    first, *others = ranked
+        return budget
     levers = dict.fromkeys(lever for finding in ranked for lever in finding.levers)
-    return first.verdict, first.reason, tuple(levers), tuple(finding.reason for finding in others)
+    first = ranked[0]
+    return replace(budget, verdict=first.verdict, reason=first.reason, levers=tuple(levers))
 
 
 def unknown_drafter(name: str | None) -> PlanFinding:

@@ -31,7 +31,7 @@ from servicekit.models.memory.outcome import (
     Part,
     PartName,
     PlanFinding,
-    judge,
+    judged,
     unknown_drafter,
     with_free,
 )
@@ -180,8 +180,7 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         f"{gib(free)} stay free"
     )
     findings = _findings(recipe, setting, sizes, effective, captured, free)
-    verdict, reason, levers, others = judge(findings, fits)
-    return Budget(
+    budget = Budget(
         title=f"{recipe.model} on SGLang {recipe.engine_version or setting.rules.name}",
         total=total,
         parts=parts,
@@ -192,11 +191,9 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         usable_input=max(0, effective - RESERVED_INPUT),
         balanced_ratio=_balanced(setting, average_length),
         average_length=average_length,
-        verdict=verdict,
-        reason=reason,
-        levers=levers,
-        notes=(*others, *_notes(recipe, setting)),
+        reason=fits,
     )
+    return judged(budget, findings, _notes(recipe, setting))
 
 
 _LATE: Final = (PartName.GRAPHS, PartName.TRANSIENTS, PartName.FREE)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit import data
-from servicekit.errors import UserError
+from servicekit.errors import UserError, reason
 from servicekit.host import untrusted
 from servicekit.models.memory.description import geometry_from_config, geometry_from_table
 from servicekit.models.memory.gguf import (
@@ -72,7 +72,7 @@ def _header(path: Path) -> Header:
         with os.fdopen(untrusted.open_linked(path), "rb") as stream:
             return read_header(stream, os.fstat(stream.fileno()).st_size, path.name)
     except OSError as error:
-        raise UserError(f'"{path}" cannot be read: {error.strerror or error}') from None
+        raise UserError(f'"{path}" cannot be read: {reason(error)}') from None
 
 
 def geometry_from_directory(path: Path) -> Geometry:
@@ -86,7 +86,7 @@ def geometry_from_directory(path: Path) -> Geometry:
     try:
         weights = sum(file.stat().st_size for file in config.parent.glob("*.safetensors"))
     except OSError as error:
-        raise UserError(f'"{config.parent}" cannot be read: {error.strerror or error}') from None
+        raise UserError(f'"{config.parent}" cannot be read: {reason(error)}') from None
     return geometry_from_config(table, checkpoint=path.name, weights=weights or None)
 
 
@@ -95,7 +95,7 @@ def _read_config(config: Path) -> dict[str, Any]:
         with os.fdopen(untrusted.open_linked(config), "rb") as stream:
             text = stream.read(LARGEST_CONFIG + 1)
     except OSError as error:
-        raise UserError(f'"{config}" cannot be read: {error.strerror or error}') from None
+        raise UserError(f'"{config}" cannot be read: {reason(error)}') from None
     if len(text) > LARGEST_CONFIG:
         raise UserError(
             f'"{config}" is longer than {LARGEST_CONFIG} bytes, too long for a model configuration'

@@ -24,7 +24,7 @@ from servicekit.models.memory.outcome import (
     Part,
     PartName,
     PlanFinding,
-    judge,
+    judged,
     unknown_drafter,
     with_free,
 )
@@ -270,23 +270,18 @@ def plan(recipe: Recipe, geometry: Geometry, total: int, average_length: int) ->
         f"{gib(free)} stay free"
     )
     findings = _findings(recipe, geometry, setting, sizes, length, missing, free)
-    verdict, reason, levers, others = judge(findings, fits)
-    return Budget(
+    budget = Budget(
         title=f"{recipe.model} on vLLM {recipe.engine_version or VERSION}",
         total=total,
         parts=parts,
         kv_tokens=tokens,
-        slots=None,
         concurrency=concurrency,
         effective_context=effective,
         usable_input=max(0, effective - 1),
-        balanced_ratio=None,
         average_length=average_length,
-        verdict=verdict,
-        reason=reason,
-        levers=levers,
-        notes=(*others, *_notes(recipe, geometry, setting)),
+        reason=fits,
     )
+    return judged(budget, findings, _notes(recipe, geometry, setting))
 
 
 def _parts(

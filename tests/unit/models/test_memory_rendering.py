@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from memory_cases import DSPARK, LONG, RTX_5090, plan_of
 
-from servicekit.models.memory.outcome import Budget, Fit, PartName, PlanFinding, judge
+from servicekit.models.memory.outcome import Budget, Fit, PartName, PlanFinding, judged
 from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.units import GIB
 
@@ -118,10 +118,8 @@ def test_the_worst_finding_speaks_and_the_others_are_notes() -> None:
     """Of equal findings the first speaks; levers are said once, its own first."""
     tight = PlanFinding(Fit.TIGHT, "a little", ("b", "a"))
     bad = PlanFinding(Fit.DOES_NOT_FIT, "too much", ("a",))
-    assert judge([tight, bad, tight], "fine") == (
-        Fit.DOES_NOT_FIT,
-        "too much",
-        ("a", "b"),
-        ("a little", "a little"),
-    )
-    assert judge([], "fine") == (Fit.FITS, "fine", (), ())
+    plan = judged(PLAN, [tight, bad, tight], ["noted"])
+    assert (plan.verdict, plan.reason) == (Fit.DOES_NOT_FIT, "too much")
+    assert plan.levers == ("a", "b")
+    assert plan.notes == ("a little", "a little", "noted")
+    assert judged(PLAN, []) == PLAN

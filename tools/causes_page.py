@@ -1,12 +1,9 @@
-"""The causes as documents: `docs/causes.md` and the journal's message catalog. Pure.
-
-`python -m servicekit.diagnosis.handbook markdown` and `… catalog` print them.
-"""
+"""Write `docs/causes.md` from the causes and signatures: `python tools/causes_page.py`."""
 
 from __future__ import annotations
 
 import re
-import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause, Group, Retry
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 
     from servicekit.diagnosis.signatures import Remedy, Signature
 
-COMMAND: Final = "python -m servicekit.diagnosis.handbook"
+PAGE: Final = Path(__file__).parents[1] / "docs/causes.md"
 _RETRY: Final = {
     Retry.ALWAYS: "yes",
     Retry.ONCE: "once; the same cause again means stop (exit 69)",
@@ -40,43 +37,13 @@ _ORIGIN: Final = {
 }
 
 
-def markdown() -> str:
-    """Return `docs/causes.md`: every cause with its sentence, remedies and log lines."""
+def page() -> str:
+    """Return the page's text: every cause with its sentence, remedies and log lines."""
     return "\n".join([*_introduction(), *_echoes(), *_causes()]).rstrip() + "\n"
 
 
-def catalog_text() -> str:
-    """Return systemd's message catalog for every cause, so that `journalctl -x` explains it.
-
-    Format: https://systemd.io/CATALOG. `@SERVICEKIT_PROFILE@` is filled in by journalctl from the
-    entry's field of that name.
-    """
-    profile = "@SERVICEKIT_PROFILE@"
-    entries = ["# Message catalog of servicekit. Install into /usr/lib/systemd/catalog."]
-    for cause in Cause:
-        remedies = [text.replace("{profile}", profile) for text in cause.remedies]
-        entries.append(
-            "\n".join(
-                [
-                    f"-- {cause.message_id}",
-                    f"Subject: {profile}: {cause.title}",
-                    "Defined-By: servicekit",
-                    "",
-                    f"Cause: {cause.value}. {_restart(cause)}",
-                    "",
-                    "What helps, in this order:",
-                    *(f"{number}. {text}" for number, text in enumerate(remedies, start=1)),
-                    "",
-                    "The entry itself says what happened this time; earlier runs:",
-                    f"    servicekit history {profile}",
-                ]
-            )
-        )
-    return "\n\n".join(entries) + "\n"
-
-
 def _introduction() -> Iterator[str]:
-    yield f"<!-- Written by `{COMMAND} markdown`; change the signatures instead. -->"
+    yield "<!-- Written by `python tools/causes_page.py`; change the signatures instead. -->"
     yield ""
     yield "# Causes"
     yield ""
@@ -170,11 +137,5 @@ def _condition(name: str, wanted: object, word: str) -> str:
             return f"{word} `--{name}` is {wanted}"
 
 
-def main() -> None:
-    """Print the document that the first argument names."""
-    writers = {"markdown": markdown, "catalog": catalog_text}
-    sys.stdout.write(writers[sys.argv[1]]())
-
-
-if __name__ == "__main__":  # pragma: no cover - `main` itself is tested
-    main()
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
