@@ -32,28 +32,18 @@ class Places:
     """Absolute directories and files, as the running system sees them (without any `--root`)."""
 
     scope: Scope
-    config: PurePosixPath
-    """The settings file, `servicekit.toml`."""
-    profiles: PurePosixPath
-    """Directory of site profiles."""
-    state: PurePosixPath
-    """Below it one directory per profile, with the ledger."""
-    runtime: PurePosixPath
-    """Below it one directory per profile, with `state.json`."""
-    cache: PurePosixPath
-    """Engines' caches and downloaded weights."""
-    logs: PurePosixPath
-    """Log files under Supervisor."""
-    wrappers: PurePosixPath
-    """One script per installed profile."""
-    manifests: PurePosixPath
-    """One manifest per installed profile: what was written, with hashes."""
+    config: PurePosixPath  # the settings file, `servicekit.toml`
+    profiles: PurePosixPath  # directory of site profiles
+    state: PurePosixPath  # below it one directory per profile, with the ledger
+    runtime: PurePosixPath  # below it one directory per profile, with `state.json`
+    cache: PurePosixPath  # engines' caches and downloaded weights
+    logs: PurePosixPath  # log files under Supervisor
+    wrappers: PurePosixPath  # one script per installed profile
+    manifests: PurePosixPath  # one manifest per installed profile: what was written, with hashes
     secrets: PurePosixPath
     """Below it one file per profile and variable, readable by their owner alone."""
-    units: PurePosixPath
-    """Where systemd looks for units."""
-    supervisor: PurePosixPath
-    """Supervisor's include directory."""
+    units: PurePosixPath  # where systemd looks for units
+    supervisor: PurePosixPath  # Supervisor's include directory
     sysusers: PurePosixPath | None = None
     """Directory of systemd's account declarations; `None` where accounts are not ours to make."""
     catalog: PurePosixPath | None = None

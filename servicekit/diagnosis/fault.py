@@ -15,5 +15,4 @@ class Fault:
 
     cause: Cause
     sentence: str
-    remedy: str = ""
-    """What would do; `{profile}` stands for the profile's name."""
+    remedy: str = ""  # what would do; `{profile}` stands for the profile's name

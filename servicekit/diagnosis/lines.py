@@ -86,8 +86,7 @@ class LogLine:
     """One line, taken apart."""
 
     text: str
-    message: str
-    """Without prefixes, with its indentation."""
+    message: str  # without prefixes, with its indentation
     prefixed: bool
     speaker: str
     level: str

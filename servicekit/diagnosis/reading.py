@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 
     from servicekit.diagnosis.signatures import BootPhase, Signature
 
-_TAIL_LINES: Final = 10
-"""Lines of the log's end that are shown to a person."""
+_TAIL_LINES: Final = 10  # lines of the log's end that are shown to a person
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +24,9 @@ class LogFinding:
     lines: tuple[str, ...]
     """The line, and those after it that belong to its message; secrets are blotted out."""
     at: float
-    phase: BootPhase | None
-    """The furthest step of the boot when it was written."""
-    speaker: str
-    """Rank or process that wrote it, as far as the line shows."""
-    outlived: bool = False
-    """Whether the engine went on working afterwards."""
+    phase: BootPhase | None  # the furthest step of the boot when it was written
+    speaker: str  # rank or process that wrote it, as far as the line shows
+    outlived: bool = False  # whether the engine went on working afterwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +46,14 @@ class BootFacts:
     """
 
     weights_gib: float | None = None
-    kv_tokens: int | None = None
-    """Physical KV pool in tokens; for llama.cpp what one slot holds."""
+    kv_tokens: int | None = None  # physical KV pool in tokens; for llama.cpp what one slot holds
     kv_gib: float | None = None
-    declared_context: int | None = None
-    """Model length in tokens; for llama.cpp that of a slot."""
+    declared_context: int | None = None  # model length in tokens; for llama.cpp that of a slot
     state_slots: int | None = None
     state_gib: float | None = None
     graph_gib: float | None = None
-    free_gib: float | None = None
-    """What was left of the card at the end."""
-    requests: int | None = None
-    """Requests that can run at a time."""
+    free_gib: float | None = None  # what was left of the card at the end
+    requests: int | None = None  # requests that can run at a time
     draft_graph_disabled: bool = False
 
     def figures(self) -> dict[str, float]:
@@ -76,17 +68,13 @@ class DecodeFigures:
     """What the engine last said about decoding; `None` where it does not say."""
 
     at: float = 0.0
-    throughput: float | None = None
-    """Tokens/s."""
-    accept_length: float | None = None
-    """Mean tokens per verification, the target's own included."""
-    accept_rate: float | None = None
-    """Accepted part of the drafted tokens, 0 to 1."""
+    throughput: float | None = None  # tokens/s
+    accept_length: float | None = None  # mean tokens per verification, the target's own included
+    accept_rate: float | None = None  # accepted part of the drafted tokens, 0 to 1
     cuda_graph: bool | None = None
     running: int | None = None
     queued: int | None = None
-    kv_usage: float | None = None
-    """Used part of the KV pool, 0 to 1."""
+    kv_usage: float | None = None  # used part of the KV pool, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +82,13 @@ class Reading:
     """What a log has said so far about its last start."""
 
     engine: str
-    findings: tuple[LogFinding, ...] = ()
-    """In the order of the log, one per signature."""
+    findings: tuple[LogFinding, ...] = ()  # in the order of the log, one per signature
     phases: tuple[PhaseSeen, ...] = ()
     facts: BootFacts = field(default_factory=BootFacts)
     decode: DecodeFigures | None = None
     trouble: tuple[str, ...] = ()
     """Lines that look like errors, and the ends of the first traceback."""
-    end: bytes = field(default=b"", repr=False)
-    """The end of the log as it came, up to 8 KiB."""
+    end: bytes = field(default=b"", repr=False)  # the end of the log as it came, up to 8 KiB
 
     @property
     def tail(self) -> tuple[str, ...]:

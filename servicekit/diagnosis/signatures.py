@@ -121,8 +121,7 @@ class Signature:
     """One line that explains something. The fields are those of the file format above."""
 
     id: str
-    file: str
-    """Where it is written down: an engine's name, `any`, `kinds` or `host`."""
+    file: str  # where it is written down: an engine's name, `any`, `kinds` or `host`
     role: Role
     cause: Cause | None
     source: str
@@ -149,8 +148,7 @@ class Mark:
 
     literal: str
     pattern: str
-    engine: str = ""
-    """The one that writes it, empty where several do."""
+    engine: str = ""  # the one that writes it, empty where several do
     phase: BootPhase | None = None
     begins: bool = False
     ends: bool = False
@@ -186,18 +184,15 @@ class Knowledge:
     signatures: tuple[Signature, ...]
     marks: tuple[Mark, ...]
     figures: tuple[Figures, ...]
-    boot: Search
-    """What to look for until the engine serves."""
-    steady: Search
-    """What still matters afterwards."""
+    boot: Search  # what to look for until the engine serves
+    steady: Search  # what still matters afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
     """What a log is searched for."""
 
-    automaton: BytesAhoCorasick
-    """Finds every line that may matter."""
+    automaton: BytesAhoCorasick  # finds every line that may matter
     leads: tuple[frozenset[str] | None, ...]
     """By number of the automaton's pattern, the ids of the signatures that a line with it may have:
     `None` for a mark, which is always read, and empty for a mere word of errors."""

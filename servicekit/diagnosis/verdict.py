@@ -25,15 +25,11 @@ if TYPE_CHECKING:
     from servicekit.diagnosis.reading import LogFinding, Reading
     from servicekit.diagnosis.signatures import Remedy
 
-_SHELL_SIGNALS: Final = 128
-"""A shell reports death by signal N as exit status 128 + N."""
+_SHELL_SIGNALS: Final = 128  # a shell reports death by signal N as exit status 128 + N
 _NOT_EXECUTABLE: Final = frozenset({126, 127})
-_CREDENTIALS: Final = 243
-"""systemd's exit status when a credential of the unit is missing."""
-_USAGE: Final = 2
-"""Exit status of Python's argparse when it refuses the command line."""
-_EVIDENCE: Final = 12
-"""Lines of evidence at most."""
+_CREDENTIALS: Final = 243  # systemd's exit status when a credential of the unit is missing
+_USAGE: Final = 2  # exit status of Python's argparse when it refuses the command line
+_EVIDENCE: Final = 12  # lines of evidence at most
 _COMPARISONS: Final = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
 
@@ -44,18 +40,12 @@ class Diagnosis:
     cause: Cause
     captures: Mapping[str, str | int | float]
     """Numbers and names out of the log; a name ends in its unit where it has one."""
-    sentence: str
-    """One sentence for a person, without a full stop."""
-    remedies: tuple[str, ...]
-    """What would help, most useful first."""
-    source: str
-    """Where the text that decided was read, or what else decided."""
-    evidence_lines: tuple[str, ...]
-    """Lines of the log, secrets blotted out."""
-    retry: Retry
-    """Whether a new run may do better."""
-    signature: str = ""
-    """Id of the signature that decided, empty where none did."""
+    sentence: str  # one sentence for a person, without a full stop
+    remedies: tuple[str, ...]  # what would help, most useful first
+    source: str  # where the text that decided was read, or what else decided
+    evidence_lines: tuple[str, ...]  # lines of the log, secrets blotted out
+    retry: Retry  # whether a new run may do better
+    signature: str = ""  # id of the signature that decided, empty where none did
     figures: Mapping[str, float] = field(default_factory=dict)
     """What the log says about memory, limits and decoding; GiB, tokens, tokens/s, shares of 1."""
     weak: bool = False

@@ -25,12 +25,10 @@ class Engine(ABC):
     """One engine: how it is started and how it is probed."""
 
     name: ClassVar[EngineName]
-    default_executable: ClassVar[str | None] = None
-    """Program name if the profile gives none."""
+    default_executable: ClassVar[str | None] = None  # program name if the profile gives none
     scrub: ClassVar[tuple[str, ...]] = ()
     """Prefixes of variables that must not be inherited, such as `LLAMA_ARG_`."""
-    pool_path: ClassVar[str | None] = None
-    """Endpoint that reports the physical pool."""
+    pool_path: ClassVar[str | None] = None  # endpoint that reports the physical pool
     metrics_path: ClassVar[str | None] = None
     """Endpoint with Prometheus metrics; `None` if progress cannot be read."""
 

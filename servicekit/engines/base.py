@@ -15,12 +15,9 @@ if TYPE_CHECKING:
 class Contexts:
     """The context figures of a running engine, in tokens; `None` if not reported."""
 
-    requested: int | None = None
-    """What the profile requests."""
-    declared: int | None = None
-    """The model length that the API reports."""
-    physical: int | None = None
-    """What the KV pool (for llama.cpp, the slot) holds for one request."""
+    requested: int | None = None  # what the profile requests
+    declared: int | None = None  # the model length that the API reports
+    physical: int | None = None  # what the KV pool (for llama.cpp, the slot) holds for one request
 
     @property
     def effective(self) -> int | None:
@@ -39,16 +36,12 @@ class Counters:
     """
 
     progress: tuple[float, ...]
-    tokens: float | None = None
-    """Prompt and generated tokens."""
-    generated: float | None = None
-    """Tokens that `decode_seconds` were spent on."""
+    tokens: float | None = None  # prompt and generated tokens
+    generated: float | None = None  # tokens that `decode_seconds` were spent on
     finished: float | None = None
     """Grows only when a request has been answered; a count if the engine has one."""
-    drafted: float | None = None
-    """Tokens proposed by the drafter (a lower bound)."""
-    accepted: float | None = None
-    """Of those, accepted by the target."""
+    drafted: float | None = None  # tokens proposed by the drafter (a lower bound)
+    accepted: float | None = None  # of those, accepted by the target
     decode_seconds: float | None = None
     """Seconds that requests spent decoding, added up over requests.
 
@@ -63,8 +56,7 @@ class Completion:
     model: str | None
     completion_tokens: int
     finish_reason: str | None
-    text: str
-    """Visible text and reasoning text together."""
+    text: str  # visible text and reasoning text together
 
 
 # Finish reasons of a complete answer; others are an abort or an error.
@@ -83,13 +75,11 @@ class LegalValue:
     """`flag` nothing · `int` · `count` an int, or one with the engine's suffixes such as `32k` ·
     `count-or-auto` · `float` · `number` either, or one of `choices` · `json` · `text` ·
     `removed` the parser knows the option only to refuse it."""
-    choices: tuple[str, ...] = ()
-    """The legal values, where they are listed."""
+    choices: tuple[str, ...] = ()  # the legal values, where they are listed
     many: str = ""
     """How many values: `` one · `?` none or one · `+` one or more · `*` any number · `2` two ·
     `,` one word of values joined by commas."""
-    deprecated: bool = False
-    """Still accepted, with a warning."""
+    deprecated: bool = False  # still accepted, with a warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +88,7 @@ class FlagTable:
 
     engine: EngineName
     version: str
-    options: Mapping[str, LegalValue]
-    """By option, with its dashes."""
+    options: Mapping[str, LegalValue]  # by option, with its dashes
 
 
 # Packages whose version is the engine's; that of llama.cpp is its build number.
@@ -114,16 +103,12 @@ PACKAGE: Final[Mapping[EngineName, str]] = {
 class InstalledEngine:
     """What is known about the engine on this host; empty if it is not installed."""
 
-    executable: str = ""
-    """Absolute path of its program."""
+    executable: str = ""  # absolute path of its program
     packages: Mapping[str, str] = field(default_factory=dict)
     """Versions by the package's name in lower case, with dashes; `llama.cpp` by its build."""
-    cuda: str | None = None
-    """Version of the CUDA runtime beside it, as `12.8`."""
-    capability: str | None = None
-    """Compute capability of the profile's GPU, as `12.0`."""
-    listed: FlagTable | None = None
-    """Options listed by the engine's own `--help`."""
+    cuda: str | None = None  # version of the CUDA runtime beside it, as `12.8`
+    capability: str | None = None  # compute capability of the profile's GPU, as `12.0`
+    listed: FlagTable | None = None  # options listed by the engine's own `--help`
 
     def version(self, engine: EngineName) -> str | None:
         return self.packages.get(PACKAGE.get(engine, ""))

@@ -20,10 +20,8 @@ from servicekit.host.child import Child, inherited
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
 
-LONGEST: Final = 16 << 20
-"""Bytes of output after which a program is killed."""
-FIRST_WORD: Final = 2.0
-"""Seconds after which it is shown what is still waited for."""
+LONGEST: Final = 16 << 20  # bytes of output after which a program is killed
+FIRST_WORD: Final = 2.0  # seconds after which it is shown what is still waited for
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

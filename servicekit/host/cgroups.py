@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-ENGINE: Final = "engine-"
-"""Prefix of an engine's group; the run's id follows."""
+ENGINE: Final = "engine-"  # prefix of an engine's group; the run's id follows
 WATCHDOG: Final = "watchdog"
 
 

@@ -54,8 +54,7 @@ class ExitStatus:
 
     code: int | None = None
     signal: int | None = None
-    dumped: bool = False
-    """It left a core dump."""
+    dumped: bool = False  # it left a core dump
 
     @property
     def named(self) -> str:
@@ -74,11 +73,9 @@ class Child:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
-        """Becomes readable when the process is dead."""
+        self.pidfd = os.pidfd_open(pid)  # becomes readable when the process is dead
         seen = procfs.stat(pid)
-        self.started = seen.started if seen else 0
-        """Start time in clock ticks since boot."""
+        self.started = seen.started if seen else 0  # start time in clock ticks since boot
         self.status: ExitStatus | None = None
 
     @classmethod

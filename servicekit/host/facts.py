@@ -10,14 +10,12 @@ from enum import StrEnum
 class Process:
     """A process, described so that a person can find it again."""
 
-    pid: int
-    """0 for one that cannot be seen: of another account, or outside the container."""
+    pid: int  # 0 for one that cannot be seen: of another account, or outside the container
     started: int
     """Start time in clock ticks since boot (field 22 of /proc/PID/stat): defeats reuse of pids."""
     user: str
     command: str
-    mib: int | None = None
-    """VRAM it holds, where the driver reports it."""
+    mib: int | None = None  # VRAM it holds, where the driver reports it
     stuck: bool = False
     """In uninterruptible sleep, or a zombie leader whose threads are: no signal reaches it."""
 
@@ -36,8 +34,7 @@ class Activity:
 
     cpu_seconds: float = 0.0
     io_bytes: int = 0
-    run_delay: float = 0.0
-    """Seconds that they wanted a CPU and did not get one."""
+    run_delay: float = 0.0  # seconds that they wanted a CPU and did not get one
 
 
 class GpuView(StrEnum):
@@ -45,9 +42,6 @@ class GpuView(StrEnum):
 
     NOT_USED = "not-used"
     PRESENT = "present"
-    ABSENT = "absent"
-    """No device, or the driver is not up (yet)."""
-    UNRESPONSIVE = "unresponsive"
-    """A driver call did not return within its deadline."""
-    LOST = "lost"
-    """The kernel or the driver says that only a reset or a reboot brings it back."""
+    ABSENT = "absent"  # no device, or the driver is not up (yet)
+    UNRESPONSIVE = "unresponsive"  # a driver call did not return within its deadline
+    LOST = "lost"  # the kernel or the driver says that only a reset or a reboot brings it back

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 LOOK_LIMIT: Final = 5.0
 """Seconds that the driver may take to answer; a driver that must wake the card takes about two."""
-ASK_AGAIN: Final = 10.0
-"""Seconds before a child that died is replaced."""
+ASK_AGAIN: Final = 10.0  # seconds before a child that died is replaced
 CHILD: Final = (sys.executable, "-P", str(Path(__file__).with_name("gpu_child.py")))
 """`-P`: our modules are named like some of the standard library, and must not stand before it."""
 
@@ -47,17 +46,14 @@ class Device:
     uuid: str
     name: str
     pci: str
-    used: int | None
-    """`None` where GPU and CPU share their memory."""
+    used: int | None  # `None` where GPU and CPU share their memory
     total: int | None
     processes: Mapping[int, int | None]
     """MiB by pid, as the driver numbers processes; `None` where it does not report it (WSL)."""
-    capability: str | None = None
-    """Compute capability, such as "12.0"."""
+    capability: str | None = None  # compute capability, such as "12.0"
     persistence: bool | None = None
     """Whether the driver stays initialised while no process uses it; `None` without such a mode."""
-    utilisation: int | None = None
-    """Percent of the last moments in which it was at work."""
+    utilisation: int | None = None  # percent of the last moments in which it was at work
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
@@ -71,8 +67,7 @@ class GpuReading:
     """What one query of the GPUs returned."""
 
     view: GpuView
-    note: str = ""
-    """Why it is not `PRESENT`, in one sentence."""
+    note: str = ""  # why it is not `PRESENT`, in one sentence
     devices: tuple[Device, ...] = ()
     driver: str = ""
     cuda: str = ""

@@ -24,15 +24,12 @@ if TYPE_CHECKING:
     from servicekit.host.facts import Process
 
 
-TICKS: Final = os.sysconf("SC_CLK_TCK")
-"""Ticks per second of start times and CPU times."""
+TICKS: Final = os.sysconf("SC_CLK_TCK")  # ticks per second of start times and CPU times
 READ_LIMIT: Final = 0.5
 """Seconds that the memory of one process may take to be read; a healthy one takes microseconds."""
-COMMAND_LENGTH: Final = 120
-"""Characters of a command line that are shown."""
+COMMAND_LENGTH: Final = 120  # characters of a command line that are shown
 
-LONGEST_COMMAND: Final = 4096
-"""Bytes of a command line that are looked at."""
+LONGEST_COMMAND: Final = 4096  # bytes of a command line that are looked at
 _SECRET: Final = re.compile(r"key|token|secret|password|passwd|credential", re.IGNORECASE)
 
 
@@ -41,16 +38,13 @@ class Stat(NamedTuple):
 
     pid: int
     name: str
-    state: str
-    """One letter: `R`, `S`, `D` (uninterruptible), `Z` (zombie), `T` (stopped) …"""
+    state: str  # one letter: `R`, `S`, `D` (uninterruptible), `Z` (zombie), `T` (stopped) …
     parent: int
     group: int
     session: int
     threads: int
-    started: int
-    """Ticks since boot."""
-    cpu: int
-    """Ticks of CPU time, its own and that of the children it has waited for."""
+    started: int  # ticks since boot
+    cpu: int  # ticks of CPU time, its own and that of the children it has waited for
 
     @property
     def alive(self) -> bool:

@@ -15,8 +15,7 @@ from servicekit.host.child import Child, ExitStatus, inherited
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-LARGEST: Final = 16 << 20
-"""Bytes of output that are read at most."""
+LARGEST: Final = 16 << 20  # bytes of output that are read at most
 
 
 class NotRunError(Exception):

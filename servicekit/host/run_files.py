@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX: Final = ".json"
-LARGEST: Final = 64 << 20
-"""Bytes of a file that are read at most; one of ours has some hundred KiB."""
+LARGEST: Final = 64 << 20  # bytes of a file that are read at most; one of ours has some hundred KiB
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

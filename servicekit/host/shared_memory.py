@@ -29,10 +29,8 @@ class SharedMemory:
 
     def __init__(self, memory: procfs.ProcessReader) -> None:
         self._memory = memory
-        self._older: set[int] = set()
-        """Inodes of what was there before the engine."""
-        self._ours: dict[str, int] = {}
-        """Inodes by path."""
+        self._older: set[int] = set()  # inodes of what was there before the engine
+        self._ours: dict[str, int] = {}  # inodes by path
 
     def begin(self) -> None:
         """Note what is there before an engine is launched: it belongs to others."""

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 LARGEST: Final = 4 << 20
 """Bytes of a file that are read at most, where a reader sets no bound of its own."""
-LONGEST_TEXT: Final = 4000
-"""Characters of one string; the rest is cut off."""
+LONGEST_TEXT: Final = 4000  # characters of one string; the rest is cut off
 LARGEST_NUMBER: Final = 2**62
 FIRST_YEAR: Final = 1970
 LAST_YEAR: Final = 9000

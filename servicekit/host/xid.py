@@ -40,10 +40,8 @@ class Xid:
     """One report."""
 
     code: int
-    gpu: str
-    """UUID, or the PCI address as the kernel's log has it."""
-    pid: int | None = None
-    """The process that it is about, where the kernel's log names one."""
+    gpu: str  # UUID, or the PCI address as the kernel's log has it
+    pid: int | None = None  # the process that it is about, where the kernel's log names one
     text: str = ""
 
     @property

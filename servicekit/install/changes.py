@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from servicekit.service.manifest import Manifest
     from servicekit.service.render import Artifact
 
-FOR_OTHERS: Final = 0o077
-"""Permission bits of all but the owner."""
+FOR_OTHERS: Final = 0o077  # permission bits of all but the owner
 
 
 class Act(StrEnum):
@@ -26,18 +25,15 @@ class Act(StrEnum):
     REPLACE = "replace"
     KEEP = "keep"
     REMOVE = "remove"
-    DRIFTED = "drifted"
-    """Not as servicekit left it: shown, and left alone unless forced."""
+    DRIFTED = "drifted"  # not as servicekit left it: shown, and left alone unless forced
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
     """A file or symbolic link as it is on disk."""
 
-    content: bytes
-    """A symbolic link's content is its target."""
-    mode: int
-    """Permission bits; with `S_IFLNK` for a symbolic link."""
+    content: bytes  # a symbolic link's content is its target
+    mode: int  # permission bits; with `S_IFLNK` for a symbolic link
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +46,7 @@ class Change:
     after: Artifact | None
     """What should be there; for `REMOVE`, and for `KEEP` of what another profile needs, nothing."""
     why: str = ""
-    saved: bool = False
-    """Whether `before` is kept beside the path: it holds somebody's own text."""
+    saved: bool = False  # whether `before` is kept beside the path: it holds somebody's own text
 
     @property
     def acts(self) -> bool:

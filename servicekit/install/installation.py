@@ -48,14 +48,10 @@ class Order:
     profile: Profile
     places: Places
     manager: ManagerName
-    user: str | None
-    """Account of the service; `None` for the account that runs the manager."""
-    user_name: str | None
-    """The same, where the command line named it."""
-    command: tuple[str, ...]
-    """What the manager runs servicekit by."""
-    path: str
-    """Search path for the engine's program."""
+    user: str | None  # account of the service; `None` for the account that runs the manager
+    user_name: str | None  # the same, where the command line named it
+    command: tuple[str, ...]  # what the manager runs servicekit by
+    path: str  # search path for the engine's program
     enable: bool | None = None
     """Whether to start it at boot; `None`: unless another one that excludes it does."""
     force: bool = False
@@ -66,12 +62,10 @@ class Order:
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
     alert_command: tuple[str, ...] = ()
-    log_format: str = "auto"
-    """What the settings run for a service that stays failed."""
+    log_format: str = "auto"  # what the settings run for a service that stays failed
     sources: Mapping[str, str | None] = field(default_factory=dict)
     """Files that profile and settings were read from, with their hashes."""
-    overruled: tuple[str, ...] = ()
-    """Errors that `--anyway` overruled, one sentence each."""
+    overruled: tuple[str, ...] = ()  # errors that `--anyway` overruled, one sentence each
     trusted: tuple[str, ...] | None = None
     """Weakenings that were accepted; `None` where they were not recorded."""
 

@@ -75,17 +75,13 @@ class Proposal:
     """What an install would do."""
 
     service: ServiceId
-    user: str | None
-    """Account of the service; `None` for the account that runs the manager."""
+    user: str | None  # account of the service; `None` for the account that runs the manager
     changes: tuple[Change, ...]
     manifest: Manifest
     directories: tuple[Directory, ...] = ()
-    sysusers: str = ""
-    """Text of the account's description, for systemd-sysusers."""
-    group: str | None = None
-    """Primary group that the service has to itself."""
-    enabled_rivals: tuple[str, ...] = ()
-    """Profiles that exclude this one and start at boot."""
+    sysusers: str = ""  # text of the account's description, for systemd-sysusers
+    group: str | None = None  # primary group that the service has to itself
+    enabled_rivals: tuple[str, ...] = ()  # profiles that exclude this one and start at boot
 
     @property
     def acts(self) -> bool:
@@ -96,8 +92,7 @@ class Proposal:
 class Neighbours(NamedTuple):
     """What is installed beside one service."""
 
-    own: Manifest | None
-    """The service itself, as it is installed now."""
+    own: Manifest | None  # the service itself, as it is installed now
     profiles: dict[str, Manifest]
     tunnels: dict[str, Manifest]
 

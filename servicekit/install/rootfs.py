@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 MOST_LINKS: Final = 40
 """Symbolic links followed on one path before it is called a loop: the kernel's own bound."""
-SYMLINK: Final = stat.S_IFLNK | 0o777
-"""Mode that a symbolic link is recorded with."""
+SYMLINK: Final = stat.S_IFLNK | 0o777  # mode that a symbolic link is recorded with
 
 _DIRECTORY: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP: Final = os.O_PATH | _DIRECTORY

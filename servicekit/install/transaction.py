@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from servicekit.install.rootfs import Tree
     from servicekit.places import Places
 
-PATIENCE: Final = 60.0
-"""Seconds to wait for another install to end."""
+PATIENCE: Final = 60.0  # seconds to wait for another install to end
 LOCK_EVERY: Final = 0.05
 MOST_VANISHED: Final = 20
 """Times that a directory may vanish before it is locked: each takes a whole install of another."""
@@ -75,12 +74,10 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class _Operation:
     path: Path
-    digest: str | None
-    """Hash of the new content; `None` removes."""
+    digest: str | None  # hash of the new content; `None` removes
     mode: int
     replaces: bool
-    content: bytes = b""
-    """Not in the journal: going back needs no more than the hash."""
+    content: bytes = b""  # not in the journal: going back needs no more than the hash
     ids: tuple[int, int] | None = None
 
     @property

@@ -27,8 +27,7 @@ class Length:
 class Ruler:
     """Tokens of a prompt by the number of its sentences."""
 
-    frame: float
-    """Tokens of a prompt with no sentence."""
+    frame: float  # tokens of a prompt with no sentence
     sentence: float
 
     @classmethod

@@ -57,16 +57,11 @@ class FetchState:
 
     need: Need
     repository: Repository
-    listing: Listing
-    """The files that the engine reads."""
-    whole: frozenset[str]
-    """Digests of files that are complete and correct."""
-    damaged: frozenset[str]
-    """Digests of files with a wrong size or checksum."""
-    begun: int
-    """Bytes of partial files, from which a fetch resumes."""
-    named: bool
-    """Whether engines find every file by its name, at the revision that they ask for."""
+    listing: Listing  # the files that the engine reads
+    whole: frozenset[str]  # digests of files that are complete and correct
+    damaged: frozenset[str]  # digests of files with a wrong size or checksum
+    begun: int  # bytes of partial files, from which a fetch resumes
+    named: bool  # whether engines find every file by its name, at the revision that they ask for
 
     @property
     def wanting(self) -> tuple[File, ...]:

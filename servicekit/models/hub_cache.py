@@ -44,12 +44,9 @@ def cache_directory(environment: Mapping[str, str]) -> PurePosixPath:
 class File:
     """A file of a model."""
 
-    name: str
-    """Path inside the repository."""
-    size: int
-    """Bytes."""
-    digest: str
-    """As `DIGEST` says; empty where it is not known."""
+    name: str  # path inside the repository
+    size: int  # bytes
+    digest: str  # as `DIGEST` says; empty where it is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,12 +51,9 @@ _QUANTIZATION: Final = "Q4_K_M"  # what llama.cpp takes where a model's name say
 class Need:
     """A model of the hub that an engine loads."""
 
-    role: str
-    """`model`, `drafter` or `tokenizer`."""
-    repo: str
-    """`owner/name`."""
-    revision: str = MAIN
-    """Branch, tag or commit."""
+    role: str  # `model`, `drafter` or `tokenizer`
+    repo: str  # `owner/name`
+    revision: str = MAIN  # branch, tag or commit
     gguf: str | None = None
     """For llama.cpp, a file's name or a quantization; `None` for engines that take all files."""
 
@@ -70,14 +67,10 @@ class Need:
 class Lack:
     """Something that is missing."""
 
-    need: Need | None
-    """`None` if it is not on the hub."""
-    why: str
-    """A sentence without its end, such as `the model "a/b" is not in /var/cache/…`."""
-    size: int | None = None
-    """Bytes of its weights, if known without the hub."""
-    begun: int = 0
-    """Bytes of an interrupted download, from which a fetch resumes."""
+    need: Need | None  # `None` if it is not on the hub
+    why: str  # a sentence without its end, such as `the model "a/b" is not in /var/cache/…`
+    size: int | None = None  # bytes of its weights, if known without the hub
+    begun: int = 0  # bytes of an interrupted download, from which a fetch resumes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +79,7 @@ class Missing:
 
     profile: str
     lacks: tuple[Lack, ...]
-    remedy: str
-    """The command or action that helps."""
+    remedy: str  # the command or action that helps
 
 
 def needs(profile: Profile) -> tuple[Need, ...]:

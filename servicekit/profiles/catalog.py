@@ -41,15 +41,13 @@ class Listed:
     summary: str | None = None
     engine: str | None = None
     port: int | None = None
-    findings: tuple[str, ...] = ()
-    """Why the file is refused, one line each."""
+    findings: tuple[str, ...] = ()  # why the file is refused, one line each
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     profile: Profile
-    data: Mapping[str, Any]
-    """As it is after `extends`, for a profile that extends this one."""
+    data: Mapping[str, Any]  # as it is after `extends`, for a profile that extends this one
     sources: tuple[str, ...]
     """What it was read from, itself first: see `servicekit.profiles.sources`."""
 

@@ -41,11 +41,9 @@ class Account:
     """Who reads a file: ids as the kernel compares them."""
 
     name: str
-    uid: int | None
-    """`None` for an account that does not exist yet: it owns nothing."""
+    uid: int | None  # `None` for an account that does not exist yet: it owns nothing
     gids: frozenset[int] = field(default_factory=frozenset)
-    group: int = 0
-    """Its own group."""
+    group: int = 0  # its own group
 
     def may(self, path: Path, want: int) -> bool:
         """Whether the mode of `path` grants `want`."""

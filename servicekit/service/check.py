@@ -40,10 +40,8 @@ class Report:
     installed: InstalledEngine
     against: tuple[str, ...]
     """Releases whose parsers the options were held against; empty where none is known."""
-    options: int
-    """Options on the command line."""
-    remarks: tuple[Remark, ...]
-    """Gravest first."""
+    options: int  # options on the command line
+    remarks: tuple[Remark, ...]  # gravest first
 
     @property
     def ok(self) -> bool:

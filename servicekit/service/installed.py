@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
 
-FORMAT: Final = 1
-"""Version of the file's layout."""
+FORMAT: Final = 1  # version of the file's layout
 DRIFT: Final = 0.05
 """Share of the planned pool by which the real one may differ before that is reported."""
-LARGEST: Final = 1 << 20
-"""Bytes of a file that can be a plan."""
+LARGEST: Final = 1 << 20  # bytes of a file that can be a plan
 SECTIONS: Final = ("context", "probe", "start", "watch", "stop", "restart", "service")
 """Tables of a profile whose keys are fixed."""
 
@@ -54,18 +52,15 @@ class InstalledPlan:
     profile: Profile
     """The same as attributes: it answers as a `Profile` does, and was checked by the install."""
     places: Places
-    command: tuple[str, ...]
-    """Absolute command that runs servicekit."""
-    user: str | None = None
-    """Account of the service; `None` for that of the manager."""
+    command: tuple[str, ...]  # absolute command that runs servicekit
+    user: str | None = None  # account of the service; `None` for that of the manager
     kv_tokens: int | None = None
     """Tokens of the KV pool by the memory plan; `None` where the GPU could not be asked."""
     alert_command: tuple[str, ...] = ()
     log_format: str = "auto"
     sources: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
     """Files that the profile was read from, with their hashes."""
-    servicekit: str = __version__
-    """Version that wrote it."""
+    servicekit: str = __version__  # version that wrote it
 
 
 def plan_text(plan: Plan) -> str:

@@ -22,8 +22,7 @@ from servicekit.text import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-FORMAT: Final = 1
-"""Version of the manifest's own layout; a newer one is refused, not guessed at."""
+FORMAT: Final = 1  # version of the manifest's own layout; a newer one is refused, not guessed at
 
 
 def sha256(content: bytes) -> str:
@@ -45,14 +44,10 @@ def fingerprint(path: PurePosixPath, content: bytes, mode: int) -> str:
 class Written:
     """One file that servicekit wrote: enough to detect a later change."""
 
-    path: PurePosixPath
-    """Absolute, as the running system sees it (without any `--root`)."""
-    sha256: str
-    """Its `fingerprint`."""
-    mode: int
-    """Permission bits; with `S_IFLNK` for a symbolic link, whose content is its target."""
-    owner: str | None
-    """Account that owns it; `None` for the account that installed it."""
+    path: PurePosixPath  # absolute, as the running system sees it (without any `--root`)
+    sha256: str  # its `fingerprint`
+    mode: int  # permission bits; with `S_IFLNK` for a symbolic link, whose content is its target
+    owner: str | None  # account that owns it; `None` for the account that installed it
 
     def is_(self, content: bytes, mode: int) -> bool:
         """Whether a file with this content and mode is what was written."""
@@ -64,27 +59,23 @@ class Manifest:
     """What one install wrote, and the facts that later installs need of it."""
 
     profile: str
-    servicekit: str
-    """Version that wrote it."""
+    servicekit: str  # version that wrote it
     manager: str
     user_name: str | None
     """Account that `--user-name` named; `None` where profile and settings decide."""
     port: int
     gpus: tuple[str, ...]
     """Names of its GPUs: what the profile calls them, and if the driver lists them, all others."""
-    enabled: bool
-    """Whether it starts at boot."""
+    enabled: bool  # whether it starts at boot
     files: tuple[Written, ...]
-    directories: tuple[PurePosixPath, ...]
-    """Directories that did not exist before, outermost first."""
+    directories: tuple[PurePosixPath, ...]  # directories that did not exist before, outermost first
     kv_tokens: int | None = None
     """Tokens that the memory plan saw in the pool; `None` where the GPU could not be asked."""
     uuids: tuple[str, ...] = ()
     """UUIDs of the profile's GPUs, in its order; none if the driver did not list them all."""
     kv_precision_accepted: str | None = None
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
-    overruled: tuple[str, ...] = ()
-    """Errors that `--anyway` overruled, one sentence each."""
+    overruled: tuple[str, ...] = ()  # errors that `--anyway` overruled, one sentence each
     trusted: tuple[str, ...] | None = None
     """Weakenings that `--trust` accepted, one sentence each; 0.1.0 did not record them."""
 

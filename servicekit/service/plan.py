@@ -33,8 +33,7 @@ class Host:
     """Absolute command that runs servicekit, with `--config …` where it is not the default."""
     executable: str
     """Absolute path of the engine's program (or what the profile says, where it was not found)."""
-    model: str
-    """What the engine is given as its model: an id, or an absolute path."""
+    model: str  # what the engine is given as its model: an id, or an absolute path
     user: str | None
     """Account of a system service; `None` for user services, and where Supervisor keeps its own."""
     rivals: tuple[str, ...] = ()
@@ -43,10 +42,8 @@ class Host:
     """The profile's GPUs in its order, if the driver listed all of their UUIDs."""
     kv_tokens: int | None = None
     """Tokens of the KV pool by the memory plan; `None` where the GPU could not be asked."""
-    alert_command: tuple[str, ...] = ()
-    """What the settings run for a service that stays failed."""
-    log_format: str = "auto"
-    """Form of the watchdog's own log: `auto`, `console` or `json`."""
+    alert_command: tuple[str, ...] = ()  # what the settings run for a service that stays failed
+    log_format: str = "auto"  # form of the watchdog's own log: `auto`, `console` or `json`
     sources: Mapping[str, str | None] = field(default_factory=dict)
     """Files that profile and settings were read from, with their hashes."""
 
@@ -55,10 +52,8 @@ class Host:
 class Tunable:
     """A value of the recipe that the environment may override."""
 
-    variable: str
-    """Name in the environment."""
-    key: str
-    """`port`, an option's name or a variable's name."""
+    variable: str  # name in the environment
+    key: str  # `port`, an option's name or a variable's name
     default: str
 
 
@@ -69,14 +64,10 @@ class Plan:
     profile: Profile
     host: Host
     tunables: tuple[Tunable, ...]
-    environment: tuple[tuple[str, Word], ...]
-    """What the wrapper exports, in order."""
-    scrub: tuple[str, ...]
-    """Prefixes of inherited variables that the wrapper unsets."""
-    words: tuple[Word, ...]
-    """The engine's command line, program first, with references to tunables."""
-    watchdog: tuple[str, ...]
-    """What the manager runs."""
+    environment: tuple[tuple[str, Word], ...]  # what the wrapper exports, in order
+    scrub: tuple[str, ...]  # prefixes of inherited variables that the wrapper unsets
+    words: tuple[Word, ...]  # the engine's command line, program first, with references to tunables
+    watchdog: tuple[str, ...]  # what the manager runs
 
     def argv(self) -> tuple[str, ...]:
         """Return the engine's command line with every tunable at its default."""

@@ -42,28 +42,22 @@ FILTERS: Final = (
     quoting.supervisor_logfile,
     catalog_text,
 )
-ALERT: Final = "servicekit-alert@.service"
-"""Given for a service that stays failed."""
-BOOT: Final = "servicekit-boot.service"
-"""Starts the enabled services when the boot is over."""
+ALERT: Final = "servicekit-alert@.service"  # given for a service that stays failed
+BOOT: Final = "servicekit-boot.service"  # starts the enabled services when the boot is over
 BOOT_PATIENCE: Final = 60
 """Seconds that it waits for the end of the boot; the services come up in any case."""
 _MAKE_ACCOUNTS: Final = ("/bin/sh", "-c", 'exec systemd-sysusers "$0"/servicekit*.conf')
-LINK: Final = stat.S_IFLNK | 0o777
-"""Mode of a symbolic link, whose text is its target."""
+LINK: Final = stat.S_IFLNK | 0o777  # mode of a symbolic link, whose text is its target
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """One file of an installed profile, or the link that has it started at boot."""
 
-    path: PurePosixPath
-    """Absolute, as the running system sees it (without any `--root`)."""
-    mode: int
-    """Permission bits; `LINK` for a symbolic link."""
+    path: PurePosixPath  # absolute, as the running system sees it (without any `--root`)
+    mode: int  # permission bits; `LINK` for a symbolic link
     text: str
-    owner: str | None
-    """Account that owns it; `None` for the account that installs it."""
+    owner: str | None  # account that owns it; `None` for the account that installs it
 
 
 def artifacts(plan: Plan, manager: ManagerName, *, enabled: bool = True) -> tuple[Artifact, ...]:

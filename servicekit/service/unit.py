@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
     from servicekit.service.plan import Plan
 
-TARGET: Final = "servicekit.target"
-"""Starts and stops all services together."""
-LONGEST_GROUP: Final = 31
-"""Characters of a group's name that systemd accepts."""
+TARGET: Final = "servicekit.target"  # starts and stops all services together
+LONGEST_GROUP: Final = 31  # characters of a group's name that systemd accepts
 MARGIN: Final = 15.0
 """Seconds that a manager waits beyond the watchdog's own bounds, which are the ones that count."""
 
@@ -33,8 +31,7 @@ class Directive:
     """One directive of the sandbox, with the reason that the unit gives for it."""
 
     name: str
-    settings: tuple[str, ...]
-    """What it is set to, one line each, ready to be written."""
+    settings: tuple[str, ...]  # what it is set to, one line each, ready to be written
     reason: str
 
 
@@ -45,19 +42,16 @@ class Unit:
     description: str
     after: str
     wants: str
-    rivals: str
-    """Units that cannot run beside this one."""
+    rivals: str  # units that cannot run beside this one
     command: tuple[str, ...]
     identifier: str
     user: str | None
-    group: str | None
-    """Primary group of this service alone; `None`: the account's own."""
+    group: str | None  # primary group of this service alone; `None`: the account's own
     start_seconds: int
     stop_seconds: int
     directories: tuple[tuple[str, str], ...]
     """Directives and values for the directories that systemd makes before a start."""
-    credentials: tuple[tuple[str, str], ...]
-    """Variables and the files that hold their values."""
+    credentials: tuple[tuple[str, str], ...]  # variables and the files that hold their values
     sandbox: tuple[Directive, ...]
     writable: tuple[str, ...]
     """What the sandbox leaves writable beyond the service's own directories."""

@@ -53,12 +53,9 @@ LISTED: Final = 12  # names that a remark lists
 class Level(StrEnum):
     """Severity of a remark."""
 
-    ERROR = "error"
-    """The engine will not start or not serve."""
-    WARNING = "warning"
-    """The engine may start and work badly."""
-    NOTE = "note"
-    """Something could not be checked, or is worth knowing."""
+    ERROR = "error"  # the engine will not start or not serve
+    WARNING = "warning"  # the engine may start and work badly
+    NOTE = "note"  # something could not be checked, or is worth knowing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +63,16 @@ class Remark:
     """One finding about a profile's command line."""
 
     level: Level
-    where: str
-    """Key of the profile, such as `options.max-total-tokens` or `arguments`."""
-    message: str
-    """Reads behind `where`."""
-    source: str = ""
-    """Where it was read or seen, if not in a parser."""
+    where: str  # key of the profile, such as `options.max-total-tokens` or `arguments`
+    message: str  # reads behind `where`
+    source: str = ""  # where it was read or seen, if not in a parser
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """One option on a command line."""
 
-    name: str
-    """With its dashes, without any `=value`."""
+    name: str  # with its dashes, without any `=value`
     values: tuple[str, ...]
 
 

@@ -50,11 +50,9 @@ class CaseData(_Data):
     """Tokens of the whole prompt, filled up by a text before the question; `None`: no text."""
     or_less: bool = False
     """Whether a profile with less room gets a shorter prompt instead of skipping the case."""
-    hidden: str = ""
-    """Sentence inserted in the middle of the text."""
+    hidden: str = ""  # sentence inserted in the middle of the text
     max_tokens: Annotated[int, Field(ge=1)]
-    exact_output: bool = False
-    """Whether the model is made to go on until `max_tokens`."""
+    exact_output: bool = False  # whether the model is made to go on until `max_tokens`
     thinking: bool = False
     prefix: Prefix = Prefix.COLD
     requests: Annotated[int, Field(ge=1, le=10_000)]
@@ -71,8 +69,7 @@ class SuiteData(_Data):
     summary: str
     context: Annotated[int, Field(ge=1)] | None = None
     """Tokens of context that a profile must request; `None`: any."""
-    kv_precision: str | None = None
-    """Type of the KV cache that it must have; `None`: any."""
+    kv_precision: str | None = None  # type of the KV cache that it must have; `None`: any
     temperature: Annotated[float, Field(ge=0)] = 0.0
     seed: int = 1
     cases: Annotated[tuple[CaseData, ...], AfterValidator(_some)]

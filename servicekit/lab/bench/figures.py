@@ -22,8 +22,7 @@ class Statistics(NamedTuple):
     """
     least: float
     most: float
-    deviation: float
-    """Standard deviation of the samples; 0 for one sample."""
+    deviation: float  # standard deviation of the samples; 0 for one sample
 
 
 def statistics(values: tuple[float, ...]) -> Statistics | None:

@@ -58,14 +58,11 @@ class ResultError(UserError):
 class Case(Stored):
     """One case of a suite: the same kind of request, repeated under the same conditions."""
 
-    name: ShortName
-    """Unique within its suite."""
+    name: ShortName  # unique within its suite
     conditions: Conditions
-    planned: TokenCount
-    """Requests in the suite; there are fewer samples after ^C."""
+    planned: TokenCount  # requests in the suite; there are fewer samples after ^C
     samples: tuple[Sample, ...]
-    engine: EngineSide | None
-    """`None` if the engine's counters could not be read."""
+    engine: EngineSide | None  # `None` if the engine's counters could not be read
 
     @property
     def sound(self) -> tuple[Sample, ...]:
@@ -227,24 +224,17 @@ class BenchResult(Stored):
     format: Literal[1]
     suite: Suite
     profile: ShortName
-    engine: str
-    """`sglang`, `vllm`, `llamacpp` or `openai`."""
+    engine: str  # `sglang`, `vllm`, `llamacpp` or `openai`
     model: str
     drafter: str | None
     fingerprint: Fingerprint
-    verified: bool
-    """Whether a verification with all gates is valid for this fingerprint."""
-    standing: str
-    """The verification status in words."""
-    unmatched: tuple[str, ...]
-    """Conditions of the suite that the profile does not meet."""
-    skipped: tuple[str, ...]
-    """Cases that were not run, each with the reason."""
-    started: Time
-    """ISO 8601, by the wall clock."""
+    verified: bool  # whether a verification with all gates is valid for this fingerprint
+    standing: str  # the verification status in words
+    unmatched: tuple[str, ...]  # conditions of the suite that the profile does not meet
+    skipped: tuple[str, ...]  # cases that were not run, each with the reason
+    started: Time  # ISO 8601, by the wall clock
     ended: Time
-    complete: bool
-    """False after ^C."""
+    complete: bool  # false after ^C
     degraded: tuple[str, ...]
     """Reasons why the service was `degraded` before or after, such as `draft-graph-disabled`."""
     pools: ContextFigures

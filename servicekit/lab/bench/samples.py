@@ -23,12 +23,9 @@ ShortName = Annotated[str, Field(max_length=200)]
 class Prefix(StrEnum):
     """What the engine's prefix cache holds of a prompt when it arrives."""
 
-    COLD = "cold"
-    """Nothing: prompts differ from their first words on."""
-    WARM = "warm"
-    """Everything but the question at the end."""
-    STAMPED = "stamped"
-    """Nothing, since a timestamp that changes precedes a prefix that does not."""
+    COLD = "cold"  # nothing: prompts differ from their first words on
+    WARM = "warm"  # everything but the question at the end
+    STAMPED = "stamped"  # nothing, since a timestamp that changes precedes a prefix that does not
 
 
 class Stored(BaseModel):
@@ -56,22 +53,17 @@ class Sampling(Stored):
 class Conditions(Stored):
     """What must be equal for two cases to be compared."""
 
-    context: TokenCount
-    """Tokens of context that the profile requests."""
-    concurrency: Annotated[int, Field(ge=1)]
-    """Requests in progress at once."""
+    context: TokenCount  # tokens of context that the profile requests
+    concurrency: Annotated[int, Field(ge=1)]  # requests in progress at once
     kv_precision: str
     """Type of the KV cache, such as `fp8`, `f16` or `k q8_0, v q4_0`; `?` if unknown."""
     prefix: Prefix
-    thinking: bool | None
-    """Whether thinking was on; `None` if this engine's API cannot switch it."""
+    thinking: bool | None  # whether thinking was on; `None` if this engine's API cannot switch it
     sampling: Sampling
     prompt_tokens: TokenCount
     """Prompt tokens that the suite asks for; the real number is in each sample."""
-    max_tokens: TokenCount
-    """Tokens of the answer, at most."""
-    exact_output: bool
-    """Whether the model was made to go on until `max_tokens`."""
+    max_tokens: TokenCount  # tokens of the answer, at most
+    exact_output: bool  # whether the model was made to go on until `max_tokens`
 
     def differences(self, other: Conditions) -> tuple[tuple[str, str], ...]:
         """ShortName each difference with both values: `("kv_precision", "(fp8, bf16)")`."""
@@ -94,26 +86,18 @@ def _spelt(value: object) -> str:
 class Sample(Stored):
     """One request, by the client's clock and the engine's count."""
 
-    asked: Elapsed
-    """When it was sent, since the case began."""
-    first: Elapsed | None
-    """From then to the first token, reasoning included; `None` if none came."""
-    visible: Elapsed | None
-    """To the first token of the answer itself."""
-    last: Elapsed | None
-    """To the last token."""
-    done: Elapsed
-    """To the end of the answer."""
+    asked: Elapsed  # when it was sent, since the case began
+    first: Elapsed | None  # from then to the first token, reasoning included; `None` if none came
+    visible: Elapsed | None  # to the first token of the answer itself
+    last: Elapsed | None  # to the last token
+    done: Elapsed  # to the end of the answer
     prompt_tokens: TokenCount | None
     cached_tokens: TokenCount | None
     """Of those, taken from the prefix cache; `None` if the engine does not report it."""
-    completion_tokens: TokenCount | None
-    """Reasoning and answer together."""
+    completion_tokens: TokenCount | None  # reasoning and answer together
     finish_reason: str | None
-    correct: bool | None
-    """Whether the answer is the known one; `None` if the suite has none."""
-    answer: str
-    """The beginning of the answer: the evidence for `correct`."""
+    correct: bool | None  # whether the answer is the known one; `None` if the suite has none
+    answer: str  # the beginning of the answer: the evidence for `correct`
     fault: str
     """Why the answer is unusable, else empty. Such a sample counts in no other figure."""
 
@@ -174,20 +158,16 @@ class EngineSide(Stored):
     The series of SGLang, vLLM and llama.cpp differ: see `counters`.
     """
 
-    prompt_tokens: Amount | None
-    """All of them, cached ones included."""
+    prompt_tokens: Amount | None  # all of them, cached ones included
     cached_tokens: Amount | None
     generated_tokens: Amount | None
-    prefill_seconds: Amount | None
-    """Spent on prompts, without queueing, added up over requests."""
+    prefill_seconds: Amount | None  # spent on prompts, without queueing, added up over requests
     first_count: Amount | None
     first_seconds: Amount | None
     """From arrival to first token, added up over `first_count` requests."""
     decoded_tokens: Amount | None
-    decode_seconds: Amount | None
-    """Spent on `decoded_tokens`, added up over requests."""
-    drafts: Amount | None
-    """Times that the target verified a draft."""
+    decode_seconds: Amount | None  # spent on `decoded_tokens`, added up over requests
+    drafts: Amount | None  # times that the target verified a draft
     drafted_tokens: Amount | None
     accepted_tokens: Amount | None
 

@@ -38,17 +38,12 @@ class LoadedSuite:
 class ServiceLimits:
     """What a suite must know about the service under test."""
 
-    context: int
-    """Tokens that the profile requests."""
-    effective: int | None
-    """Tokens that one request can really use; `None` before the service runs."""
-    usable: int
-    """Prompt tokens that one request may have."""
+    context: int  # tokens that the profile requests
+    effective: int | None  # tokens that one request can really use; `None` before the service runs
+    usable: int  # prompt tokens that one request may have
     kv_precision: str
-    tells_thinking: bool
-    """Whether the engine's API can turn thinking on and off."""
-    forces_length: bool
-    """Whether the API can make the model go on until `max_tokens`."""
+    tells_thinking: bool  # whether the engine's API can turn thinking on and off
+    forces_length: bool  # whether the API can make the model go on until `max_tokens`
 
 
 def names() -> tuple[str, ...]:

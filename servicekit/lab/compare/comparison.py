@@ -52,14 +52,10 @@ class ComparedRun(NamedTuple):
 class ComparedValue(NamedTuple):
     """One figure of one run in one case."""
 
-    run: str
-    """Letter of the run."""
-    value: float | None
-    """The median, or the single value of a case; `None` if not measured."""
-    statistics: Statistics | None
-    """`None` for a single value, and for what was not measured."""
-    change: float | None
-    """Relative change from the first run's value; `None` for the first run."""
+    run: str  # letter of the run
+    value: float | None  # the median, or the single value of a case; `None` if not measured
+    statistics: Statistics | None  # `None` for a single value, and for what was not measured
+    change: float | None  # relative change from the first run's value; `None` for the first run
     judgement: Judgement | None
     """Against the first run; `None` for the first run and for single values."""
 

@@ -26,8 +26,7 @@ class Difference(StrEnum):
 
     BETTER = "better"
     WORSE = "worse"
-    SAME = "no difference"
-    """The medians differ by no more than the noise."""
+    SAME = "no difference"  # the medians differ by no more than the noise
     UNKNOWN = "cannot tell"
     """One was not measured often enough, or the better one leaves out requests."""
 
@@ -36,14 +35,10 @@ class Judgement(NamedTuple):
     """A median and the one that it is compared with."""
 
     verdict: Difference
-    before: float | None
-    """The other median."""
-    now: float | None
-    """This one, in the figure's unit."""
-    change: float | None
-    """Relative change from the other median; `None` if one is missing or 0."""
-    noise: float | None
-    """What the difference must exceed, in the figure's unit; `None` if unknown."""
+    before: float | None  # the other median
+    now: float | None  # this one, in the figure's unit
+    change: float | None  # relative change from the other median; `None` if one is missing or 0
+    noise: float | None  # what the difference must exceed, in the figure's unit; `None` if unknown
 
 
 def judge(figure: Figure, before: Case, now: Case) -> Judgement:

@@ -47,10 +47,8 @@ class _TableRow(NamedTuple):
     case: str
     letter: str
     profile: str
-    first: bool
-    """Whether it is the first row of its case."""
-    rows: int
-    """Rows of the case."""
+    first: bool  # whether it is the first row of its case
+    rows: int  # rows of the case
     value: str
     p99: str
     samples: str
@@ -63,13 +61,10 @@ class _FigureBlock(NamedTuple):
     title: str
     unit: str
     meaning: str
-    alternative: str
-    """Text alternative of the chart."""
+    alternative: str  # text alternative of the chart
     svg: Markup
-    spread: bool
-    """Whether it has a spread, and therefore a verdict."""
-    timed: bool
-    """Whether it is a time, and therefore has a p99."""
+    spread: bool  # whether it has a spread, and therefore a verdict
+    timed: bool  # whether it is a time, and therefore has a p99
     lines: tuple[_TableRow, ...]
 
 

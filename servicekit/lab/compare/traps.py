@@ -38,8 +38,7 @@ class Trap(NamedTuple):
 
     name: str
     run: str
-    case: str | None
-    """`None` for the whole run."""
+    case: str | None  # `None` for the whole run
     text: str
 
     @property

@@ -35,8 +35,7 @@ class RunDescription(NamedTuple):
     model: str
     host: str
     pool: str
-    verified: str
-    """Its verification status; empty if not verified, which `marks` then say."""
+    verified: str  # its verification status; empty if not verified, which `marks` then say
     marks: tuple[str, ...]
 
 

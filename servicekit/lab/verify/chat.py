@@ -39,19 +39,14 @@ class ChatRequest:
 class ChatReply:
     """The reply to a request, successful or not."""
 
-    status: int
-    """HTTP status; 0 if there was no complete answer."""
-    body: Any = None
-    """Parsed JSON, or `None`."""
+    status: int  # HTTP status; 0 if there was no complete answer
+    body: Any = None  # parsed JSON, or `None`
     error: str = ""
     """Why there was no complete answer, or what the server sent with an error status."""
     seconds: float = 0.0
-    ttft: float | None = None
-    """Seconds to the first token of a streamed answer, reasoning included."""
-    visible: float | None = None
-    """Seconds to the first token of the answer itself."""
-    last: float | None = None
-    """Seconds to the last token, reasoning included."""
+    ttft: float | None = None  # seconds to the first token of a streamed answer, reasoning included
+    visible: float | None = None  # seconds to the first token of the answer itself
+    last: float | None = None  # seconds to the last token, reasoning included
 
     @property
     def _choice(self) -> Mapping[str, Any]:

@@ -45,12 +45,9 @@ class Twin:
     """Answers of a profile with the same model and a KV cache of FP8 or better."""
 
     profile: str
-    at: str
-    """When its verification began, ISO 8601."""
-    answers: Mapping[str, str]
-    """By question."""
-    sentences: int
-    """Length of its long prompts; the same prompts are asked again."""
+    at: str  # when its verification began, ISO 8601
+    answers: Mapping[str, str]  # by question
+    sentences: int  # length of its long prompts; the same prompts are asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +55,18 @@ class ServedModel:
     """What the gates must know about the model under test."""
 
     served_name: str
-    context: int
-    """Tokens that one request can really use."""
-    usable: int
-    """Prompt tokens that one request may have."""
-    parallel: int = 1
-    """Requests that the profile plans to serve at once."""
-    repeats: int = 8
-    """Repetitions of the question in the stability gate."""
-    toggles_thinking: bool = True
-    """Whether thinking can be switched per request."""
+    context: int  # tokens that one request can really use
+    usable: int  # prompt tokens that one request may have
+    parallel: int = 1  # requests that the profile plans to serve at once
+    repeats: int = 8  # repetitions of the question in the stability gate
+    toggles_thinking: bool = True  # whether thinking can be switched per request
     thinks: bool = False
     """Whether the profile names a reasoning parser, so that a trace must appear."""
     tools: bool | None = None
     """Whether the model's chat template supports tools; `None` if not reported."""
     tool_parser: str = ""
     """The engine's option for a tool-call parser that the profile lacks; empty if not needed."""
-    vision: bool | None = None
-    """Whether the model accepts images; `None` if not reported."""
+    vision: bool | None = None  # whether the model accepts images; `None` if not reported
     below_fp8: str | None = None
     """The option that puts the KV cache below FP8, such as `kv-cache-dtype = nvfp4`."""
     twin: Twin | None = None

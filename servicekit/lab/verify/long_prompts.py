@@ -35,12 +35,10 @@ if TYPE_CHECKING:
 class Needle(NamedTuple):
     """A fact that is hidden in a long prompt."""
 
-    depth: float
-    """Position, as a part of the prompt."""
+    depth: float  # position, as a part of the prompt
     fact: str
     question: str
-    pattern: str
-    """What the answer must contain."""
+    pattern: str  # what the answer must contain
 
 
 NEEDLES: Final = (
@@ -108,8 +106,7 @@ class _Count(NamedTuple):
     ruler: Ruler | None
     tokens: tuple[int, int] = (0, 0)
     fault: str = ""
-    too_long: bool = False
-    """Whether even the short prompts may not have fitted."""
+    too_long: bool = False  # whether even the short prompts may not have fitted
 
 
 def _count(model: ServedModel) -> Steps[_Count]:

@@ -23,12 +23,10 @@ FORMAT: Final = 1  # version of the file's layout; files of another one are igno
 class Fingerprint:
     """What a verification is valid for. An empty text is a value that is not known."""
 
-    profile: str
-    """Hash of the profile as it takes effect."""
+    profile: str  # hash of the profile as it takes effect
     servicekit: str
     engine: str
-    model: str
-    """Commit on the hub, or a hash of the files' sizes and times."""
+    model: str  # commit on the hub, or a hash of the files' sizes and times
     driver: str
     gpu: str
 
@@ -56,16 +54,12 @@ class Verification:
     """One run of the gates."""
 
     profile: str
-    at: str
-    """Start, ISO 8601."""
+    at: str  # start, ISO 8601
     fingerprint: Fingerprint
-    about: str
-    """Model and revision, by which a twin is found."""
+    about: str  # model and revision, by which a twin is found
     below_fp8: str | None
-    gates: tuple[str, ...]
-    """The gates to run."""
-    findings: tuple[GateResult, ...]
-    """Their results; fewer after ^C."""
+    gates: tuple[str, ...]  # the gates to run
+    findings: tuple[GateResult, ...]  # their results; fewer after ^C
 
     @property
     def complete(self) -> bool:

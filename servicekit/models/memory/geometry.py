@@ -101,8 +101,7 @@ class Vision:
     hidden: int
     layers: int
     weights: int
-    encoder: int
-    """Bytes that vLLM's profiling run sets aside for encoding images."""
+    encoder: int  # bytes that vLLM's profiling run sets aside for encoding images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +115,7 @@ class Drafter:
     head_dim: int
     draft_tokens: int
     """Tokens that one verification step covers: gamma + 1 for DSpark, the block size for DFlash."""
-    window: int | None = None
-    """Tokens its attention looks back, where it is bounded."""
+    window: int | None = None  # tokens its attention looks back, where it is bounded
     source: str = ""
 
     @property
@@ -132,10 +130,8 @@ class Caution:
 
     engine: str
     text: str
-    unless: str
-    """Option that avoids it."""
-    below: int
-    """Bytes of GPU memory from which on it was not seen."""
+    unless: str  # option that avoids it
+    below: int  # bytes of GPU memory from which on it was not seen
     source: str
 
 
@@ -159,15 +155,13 @@ class Geometry:
     hidden: int
     ffn: int
     vocabulary: int
-    context: int
-    """Tokens the model was made for: its declared length where the recipe sets none."""
+    context: int  # tokens the model was made for: its declared length where the recipe sets none
     attention_layers: int
     heads: int
     kv_heads: int
     head_dim: int
     recurrent: Recurrent | None = None
-    mtp_layers: int = 0
-    """Layers of the multi-token-prediction head inside the checkpoint."""
+    mtp_layers: int = 0  # layers of the multi-token-prediction head inside the checkpoint
     gated_attention: bool = False
     """Whether queries carry an output gate of their own size (Qwen3.5 and later)."""
     qk_norm: bool = False
@@ -176,13 +170,11 @@ class Geometry:
     sliding: bool = False
     """Whether some attention layers look back over a window only. They are counted in full: an
     upper bound."""
-    weights: int
-    """Bytes of the weights as they lie on the GPU."""
+    weights: int  # bytes of the weights as they lie on the GPU
     weights_estimated: bool = False
     checkpoint: str = ""
     source: str = ""
-    kv_dtype: str = "bfloat16"
-    """What `--kv-cache-dtype auto` means for this checkpoint."""
+    kv_dtype: str = "bfloat16"  # what `--kv-cache-dtype auto` means for this checkpoint
     vision: Vision | None = None
     drafters: tuple[Drafter, ...] = ()
     cautions: tuple[Caution, ...] = ()

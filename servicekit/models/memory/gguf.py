@@ -59,8 +59,7 @@ class Header:
     """Metadata and tensor sizes of one GGUF file."""
 
     metadata: Mapping[str, Value]
-    tensors: Mapping[str, int]
-    """Bytes of each tensor, with the padding behind it."""
+    tensors: Mapping[str, int]  # bytes of each tensor, with the padding behind it
 
 
 class _Reader:

@@ -63,22 +63,17 @@ class LlamaCppSettings:
     """The options as llama-server resolves them."""
 
     slots: int
-    cells: int
-    """Cells of the whole cache."""
-    slot_cells: int
-    """Cells that one request can use."""
+    cells: int  # cells of the whole cache
+    slot_cells: int  # cells that one request can use
     key_type: str
     value_type: str
     ubatch: int
     on_gpu: int
     """How many layers are on the GPU, of `blocks` there are; the output head goes with the last."""
     blocks: int
-    head: bool
-    """Whether the output head is on the GPU."""
-    on_host: bool
-    """Whether nothing is on a GPU: the plan is then for the host's memory."""
-    rows: int
-    """States that one sequence keeps."""
+    head: bool  # whether the output head is on the GPU
+    on_host: bool  # whether nothing is on a GPU: the plan is then for the host's memory
+    rows: int  # states that one sequence keeps
     drafter: Drafter | None
 
     def share(self, size: int) -> int:

@@ -79,19 +79,15 @@ class Budget:
     """The memory plan of one recipe on one GPU."""
 
     title: str
-    total: int
-    """Bytes of GPU memory that the plan is for; the parts add up to it."""
+    total: int  # bytes of GPU memory that the plan is for; the parts add up to it
     parts: tuple[Part, ...]
-    kv_tokens: int
-    """Tokens that the physical pool holds, as the engine will report them."""
+    kv_tokens: int  # tokens that the physical pool holds, as the engine will report them
     slots: int | None = None
     """State slots (SGLang) or server slots (llama.cpp); `None` where the engine has none."""
-    concurrency: int
-    """Requests served at once."""
+    concurrency: int  # requests served at once
     effective_context: int
     """Tokens that one request can use: the smaller of the declared length and the pool."""
-    usable_input: int
-    """Tokens of input that the engine accepts in one request."""
+    usable_input: int  # tokens of input that the engine accepts in one request
     balanced_ratio: float | None = None
     """State ratio at which both pools run out together, for requests of `average_length`."""
     average_length: int

@@ -28,10 +28,8 @@ _OFF: Final = frozenset({"", "0", "false", "no", "off"})
 class Recipe:
     """One way to start one engine with one model."""
 
-    engine: str
-    """`sglang`, `vllm` or `llamacpp`."""
-    model: str
-    """Hugging Face id or path of the checkpoint."""
+    engine: str  # `sglang`, `vllm` or `llamacpp`
+    model: str  # Hugging Face id or path of the checkpoint
     engine_version: str = ""
     """Version of the engine; empty means the newest whose arithmetic is known."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -39,17 +37,13 @@ class Recipe:
     absent one."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the engine is started with."""
-    context_requested: int | None = None
-    """Tokens that one request is meant to be able to use."""
-    context_minimum: int | None = None
-    """Tokens below which the start would be called a fault."""
-    parallel: int = 1
-    """llama.cpp's slots."""
+    context_requested: int | None = None  # tokens that one request is meant to be able to use
+    context_minimum: int | None = None  # tokens below which the start would be called a fault
+    parallel: int = 1  # llama.cpp's slots
     gpu: bool = True
     """Whether a GPU is used at all; llama.cpp can do without, and is then planned in host memory.
     """
-    drafter: str | None = None
-    """Hugging Face id or path of the draft model."""
+    drafter: str | None = None  # Hugging Face id or path of the draft model
 
     def integer(self, name: str, default: int | None = None) -> int | None:
         """Return the option as a whole number, or `default` where it is not given."""

@@ -101,13 +101,10 @@ def draft_states_bytes(slot: int, draft_tokens: int) -> int:
 class SglangPools:
     """What the engine allocates."""
 
-    rest: float
-    """Bytes granted to states and KV cache together."""
-    slots: int
-    """K; 0 for a model without recurrent layers."""
+    rest: float  # bytes granted to states and KV cache together
+    slots: int  # K; 0 for a model without recurrent layers
     tokens: int
-    requests: int
-    """`max_num_reqs`: requests that may run at once."""
+    requests: int  # `max_num_reqs`: requests that may run at once
 
 
 def pools(setting: SglangSettings, fraction: float) -> SglangPools:

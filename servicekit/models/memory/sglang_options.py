@@ -47,25 +47,20 @@ class Arithmetic:
     name: str
     padding: int
     """Rows that are charged beyond the slots and the requests. Both releases allocate them."""
-    images: int
-    """Bytes kept back for a multimodal model's caches (`SGLANG_VLM_CACHE_SIZE_MB`)."""
-    replay: str
-    """Option that replaces the draft states by a small ring per request."""
+    images: int  # bytes kept back for a multimodal model's caches (`SGLANG_VLM_CACHE_SIZE_MB`)
+    replay: str  # option that replaces the draft states by a small ring per request
     replay_charged: bool
     """Whether the draft states are charged although that option leaves them out."""
     ring_per_slot: bool
     """Whether the ring is kept for every slot, not only for every request, and is not charged."""
     drafter_shape: bool
     """Whether a drafter's cache is worked out from its own shape, not taken for target layers."""
-    lazy_speculation: bool
-    """Whether `extra_buffer_lazy` may be combined with speculation."""
+    lazy_speculation: bool  # whether `extra_buffer_lazy` may be combined with speculation
     capped_batch: bool
     """Whether `--max-running-requests` caps the largest decode batch that is captured."""
-    skip_lock: bool
-    """Whether `SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK` saves a slot per request."""
+    skip_lock: bool  # whether `SGLANG_OPT_MAMBA_SKIP_DECODE_LOCK` saves a slot per request
     chunk: int
-    decode_batch: int
-    """Defaults on a GPU between 20 and 35 GiB."""
+    decode_batch: int  # defaults on a GPU between 20 and 35 GiB
 
 
 ARITHMETIC: Final = (
@@ -135,11 +130,9 @@ class SglangSpeculation:
     """A drafter as the pools see it."""
 
     algorithm: str
-    draft_tokens: int
-    """D, the tokens that one verification covers; each keeps a recurrent state."""
+    draft_tokens: int  # D, the tokens that one verification covers; each keeps a recurrent state
     weights: int = 0
-    token: int = 0
-    """Bytes that one token adds to the drafter's own KV cache."""
+    token: int = 0  # bytes that one token adds to the drafter's own KV cache
     detail: str = ""
     known: bool = True
 
@@ -160,31 +153,23 @@ class SglangSettings:
     geometry: Geometry
     state: Recurrent | None
     state_dtype: str
-    slot: int
-    """Bytes of one state slot."""
-    per_request: int
-    """S."""
+    slot: int  # bytes of one state slot
+    per_request: int  # S
     kv_dtype: str
-    token: int
-    """Bytes of one token in the KV cache, the drafter's included."""
+    token: int  # bytes of one token in the KV cache, the drafter's included
     speculation: SglangSpeculation
     replays: bool
-    ring: int
-    """Bytes that replaying takes in place of one request's draft states."""
+    ring: int  # bytes that replaying takes in place of one request's draft states
     fraction: float
     ratio: float
-    pinned: int | None
-    """`--max-mamba-cache-size`."""
+    pinned: int | None  # `--max-mamba-cache-size`
     radix: bool
     chunk: int
     page: int
-    decode_batch: int
-    """Largest decode batch that is captured; 0 without decode graphs."""
+    decode_batch: int  # largest decode batch that is captured; 0 without decode graphs
     prefill_graphs: int
-    requests: int | None
-    """`--max-running-requests`."""
-    token_cap: int | None
-    """`--max-total-tokens`."""
+    requests: int | None  # `--max-running-requests`
+    token_cap: int | None  # `--max-total-tokens`
     declared: int
     images: int
     workspace: int

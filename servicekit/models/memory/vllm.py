@@ -80,8 +80,7 @@ class VllmSpeculation:
     weights: int = 0
     detail: str = ""
     known: bool = True
-    checked: bool = True
-    """Whether how its layers are grouped was checked against a start."""
+    checked: bool = True  # whether how its layers are grouped was checked against a start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,16 +91,13 @@ class VllmSettings:
     kv_dtype: str
     speculation: VllmSpeculation
     utilization: float
-    pinned: int | None
-    """`--kv-cache-memory-bytes`."""
-    count: int | None
-    """`--num-gpu-blocks-override`: blocks, however many would fit."""
+    pinned: int | None  # `--kv-cache-memory-bytes`
+    count: int | None  # `--num-gpu-blocks-override`: blocks, however many would fit
     sequences: int
     batched_tokens: int
     eager: bool
     text_only: bool
-    length: int | None
-    """`max_model_len`; `None` means as long as fits."""
+    length: int | None  # `max_model_len`; `None` means as long as fits
     blocks: Blocks
 
     @property
@@ -220,10 +216,8 @@ class Shares:
     weights: int
     transients: int
     graphs: int
-    available: int
-    """Bytes for blocks; negative where there are none."""
-    count: int
-    """Blocks."""
+    available: int  # bytes for blocks; negative where there are none
+    count: int  # blocks
 
 
 def shares(setting: VllmSettings, geometry: Geometry) -> Shares:

@@ -34,10 +34,8 @@ class DraftLayers:
 
     tokens: int = 0
     """Draft tokens of one step; each keeps a state, and a column in the convolution's window."""
-    full: int = 0
-    """Attention layers beside the target's that look back in full."""
-    windowed: int = 0
-    """Attention layers that look back over `window` tokens."""
+    full: int = 0  # attention layers beside the target's that look back in full
+    windowed: int = 0  # attention layers that look back over `window` tokens
     window: int = 0
 
 
@@ -48,10 +46,8 @@ NO_DRAFTS: Final = DraftLayers()
 class Blocks:
     """The pool's unit and what a request takes of it."""
 
-    tokens: int
-    """Tokens in one attention block."""
-    bytes: int
-    """Bytes that one block number stands for, all layers of a group."""
+    tokens: int  # tokens in one attention block
+    bytes: int  # bytes that one block number stands for, all layers of a group
     attention_groups: int
     fixed: int
     """Block numbers that a request takes however short it is: states, and layers with a window."""

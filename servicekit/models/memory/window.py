@@ -16,10 +16,8 @@ class ContextOption(NamedTuple):
     """How an engine is given its context, and a longer one than the model's window."""
 
     option: str
-    extensions: tuple[str, ...]
-    """Options that extend the window; the first is the one to suggest."""
-    variable: str = ""
-    """Variable that lets a longer context pass."""
+    extensions: tuple[str, ...]  # options that extend the window; the first is the one to suggest
+    variable: str = ""  # variable that lets a longer context pass
 
 
 LENGTHS: Final[Mapping[str, ContextOption]] = {

@@ -191,7 +191,7 @@ def test_a_checkpoints_directory_is_read(tmp_path: Path) -> None:
 def test_unusable_configurations_are_refused(tmp_path: Path) -> None:
     """A missing, overlong or malformed `config.json` is named, with what is wrong."""
     config = tmp_path / "config.json"
-    with pytest.raises(UserError, match="cannot be read: No such file or directory"):
+    with pytest.raises(UserError, match="cannot be read: no such file or directory"):
         geometry_from_directory(tmp_path)
     for content, message in (
         (b"{", "is not JSON"),
