@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
@@ -126,4 +127,4 @@ def _of_service(session: Session, name: str, engine: str | None) -> Diagnosis:
     if not runs:
         raise UserError(f'"{name}" has not run yet', hint=f"`servicekit start {name}` starts it")
     with log_of(service.manager, service.unit, LogQuery(run=runs[-1].run)) as lines:
-        return _diagnosed(lines, recipe, engine)
+        return replace(_diagnosed(lines, recipe, engine), planned=service.manifest.planned)

@@ -42,6 +42,7 @@ def order_of(
         uuids=own.uuids if own is not None and known else (),
         command=session.command(),
         kv_tokens=own.kv_tokens if own is not None else None,
+        planned=own.planned if own is not None else {},
         trusted=own.trusted if own is not None else (),
         alert_command=session.settings.alert_command,
         log_format=session.settings.log_format,
@@ -57,7 +58,7 @@ def order_as_installed(session: Session, service: Installed, tree: Tree, *, enab
     own = service.manifest
     profile = session.installed_profile(own.profile)
     order = order_of(session, profile, tree, manager=service.manager.name, enable=enable)
-    order = replace(order, kv_tokens=own.kv_tokens, overruled=own.overruled)
+    order = replace(order, kv_tokens=own.kv_tokens, planned=own.planned, overruled=own.overruled)
     plan = session.installed_plan(own.profile)
     if plan is None:
         return order

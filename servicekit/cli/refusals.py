@@ -76,8 +76,9 @@ def refuse(
         raise UserError("\n".join(new), hint="--anyway overrules this")
     for sentence in errors:
         warn(sentence)
-    kv_tokens = None if budget is None else budget.kv_tokens
-    return replace(order, kv_tokens=kv_tokens, overruled=tuple(errors)), survey
+    kv_tokens, planned = (budget.kv_tokens, budget.figures) if budget else (None, {})
+    order = replace(order, kv_tokens=kv_tokens, planned=planned, overruled=tuple(errors))
+    return order, survey
 
 
 def require_trust(session: Session, order: Order, survey: Survey, *, trust: bool) -> Order:

@@ -95,14 +95,15 @@ def _row(now: Status) -> tuple[str, ...]:
     return now.profile, now.state, _age(now), "yes" if now.enabled else "no", reason
 
 
-def measured(figures: dict[str, float]) -> str:
-    """Format the memory figures of the engine's boot log."""
+def measured(figures: dict[str, float], planned: dict[str, float]) -> str:
+    """Format the memory figures of the engine's boot log, beside those of the plan."""
     names = {"weights": "weights", "kv": "KV cache", "state": "states", "graph": "graphs"}
-    parts = [
-        f"{words} {figures[f'{name}_gib']:.2f} GiB"
-        for name, words in names.items()
-        if f"{name}_gib" in figures
-    ]
+    parts = []
+    for name, words in names.items():
+        key = f"{name}_gib"
+        if key in figures:
+            beside = f" (planned {planned[key]:.2f})" if key in planned else ""
+            parts.append(f"{words} {figures[key]:.2f} GiB{beside}")
     if "free_gib" in figures:
         parts.append(f"{figures['free_gib']:.2f} GiB free")
     return ", ".join(parts)
@@ -124,7 +125,7 @@ def _print(now: Status, verified: str) -> None:
         ("serves", f"{now.served_name} at {now.url}" if now.url and now.pid else ""),
         ("model", now.model),
         ("context", f"{context} tokens" if context else ""),
-        ("measured", measured(now.figures)),
+        ("measured", measured(now.figures, now.planned)),
         ("plan", now.pool_drift),
         ("outdated", ours(now.outdated)),
         ("version", ours(now.upgrade)),

@@ -27,29 +27,41 @@ _AS_NUMBERS: Final = re.compile(rb'"MESSAGE" ?: ?\[([\d, ]{1,65536})\]')
 _IN_JSON: Final = re.compile(
     r'(?:data: |\x1e)?\{.{0,4000}?"(?:MESSAGE|log)" ?: ?("(?:[^"\\]|\\.)*")'
     r'|[ \t]*"MESSAGE" ?: ?("(?:[^"\\]|\\.)*"),?$'
+    r'| {9}"msg": ("(?:[^"\\]|\\.)*"),?$'  # dmesg --json
 )
 _PREFIX: Final = re.compile(
     r"""
       <\d>                                              # a syslog priority
+    | <\d{1,3}>1(?:\ \S+){5}\ (?:-|\[[^\]]*\])\           # RFC 5424
     | (?:[A-Z][a-z]{2}\ )?[A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}(?:\.\d+)?\      # journalctl -o short
         \S+\ [^\s:\[]+(?:\[\d+\])?:\                   #
     | (?:[A-Z][a-z]{2}\ )?\d{4}-\d\d-\d\d[T\ ]\d\d:\d\d:\d\d(?:[.,]\d+)?
         (?:Z|[+-]\d\d:?\d\d|\ [A-Z]{3,4}(?=\ ))?\ +     # ISO, -o short-full, then
         (?:std(?:out|err)\ [FP]\                        # a container's
+          |-\ [\w.]{1,60}\ -\ (?P<named>[A-Z]+)\ -\       # or Python's logging with a name
           |\|\ (?P<loguru>[A-Z]+)\ +\|\ \S+:\S*:\d+\ -\     # or loguru's
           |\S+\ [^\s:\[]+(?:\[\d+\])?:\                 # or a journal's
           |-\ )?                                        # or Python's logging
     | \d{10}\.\d{6}\ \S+\ [^\s:\[]+(?:\[\d+\])?:\      # journalctl -o short-unix
-    | \[\ *\d+\.\d{6}\](?:\ \S+\ [^\s:\[]+(?:\[\d+\])?:)?\ ?  # kernel's uptime
+    | [A-Z][a-z]{2}\ [\ \d]\d\ \d\d:\d\d:\d\d\          # a time alone, as `ts` has it
+    | \d{4}/\d\d/\d\d\ [\d:]{8}(?:\.\d+)?\ (?:[\w.]+\.go:\d+:\ )?  # Go's log
+    | \[\d\d:\d\d:\d\d\]\                               # rich
+    | \[\ *\d+\.\d{6}(?:\ *<\ *[\d.]+\ *>|\ +)?\]       # kernel's uptime, short-delta
+        (?:\ \S+\ [^\s:\[]+(?:\[\d+\])?:)?\ ?            #
+    | \[(?:[A-Z][a-z]{2}\ ?\d{1,2}\ \d\d:\d\d|\ *[+<]\ *\d+\.\d{6}>?)\]\   # dmesg -H
+    | [a-z]{3,8}\ *:[a-z]{3,7}\ *:\ (?=\[)               # dmesg -x
     | \[\ *[TC]\d+\]\ ?                                # the kernel's caller
     | \ {4,}(?=NVRM:\ )                               # a further line of the driver
     | \[[A-Z][a-z]{2}\ [A-Z][a-z]{2}\ [\ \d]\d\ [\d:]{8}\ \d{4}\]\    # dmesg -T
     | [\ \t]*_?MESSAGE=                                # journalctl -o verbose and export
     | [\w.-]{1,80}\ +\|\                               # docker compose
     | \ {2,}[|+]\                                      # an exception group
-    | \((?P<process>[\w.-]+),?\ (?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?  # vLLM's process, Ray's
-    | \[(?P<torch>rank\d+)\]:\ ?                        # torch's rank
+    | \((?:(?P<process>[\w.-]+),?\ )?(?:rank=\d+\ )?pid=\d+(?:,\ ip=\S+)?\)\ ?  # vLLM's, Ray's
+    | \[(?P<torch>(?:rank|default)\d+)\]:\ ?              # torch's rank, torchrun's
     | (?P<vllm>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ (?:\d\d-\d\d\ [\d:]{8}\ \[?|\[)[^\]\s]+:\d+\]\ ?
+    | \[(?P<structlog>debug|info|warning|error|critical)\ *\]\       # structlog's level
+    | (?:time|ts)=\S+\ level=(?P<logfmt>\w+)\ (?:\w+=\S+\ )*msg="?  # logfmt
+    | (?P<basic>DEBUG|INFO|WARNING|ERROR|CRITICAL):[A-Za-z_][\w.]*:(?=\S)  # logging's default
     | \[(?P<bracket>DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL|FATAL)\]\ ?
     | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):?\ +(?:-\ \S+\ -\ (?:[a-z][\w.]*:\ )?)?(?:-\ )?
     | \[\d{4}-\d\d-\d\d\ [\d:]{8}(?:[.,]\d+)?                  # SGLang's time,
@@ -61,6 +73,10 @@ _PREFIX: Final = re.compile(
     | \[Rank\ \d+\]\ ?                                  # NCCL's rank
     """,
     re.VERBOSE,
+)
+_LEVELS: Final = (
+    *("vllm", "level", "bracket", "llama", "short", "glog", "loguru"),
+    *("named", "structlog", "logfmt", "basic"),
 )
 _QUIET: Final = frozenset({"DEBUG", "INFO", "WARNING", "D", "I", "W", "WARN", "TRACE", "SUCCESS"})
 _LOUD: Final = frozenset({"ERROR", "CRITICAL", "E", "F"})
@@ -147,7 +163,7 @@ def take_apart(text: str) -> LogLine:
     """Return `text` without what stands before its message."""
     if '"' in text[:4096] and (inside := _IN_JSON.match(text)):
         with contextlib.suppress(ValueError):  # not JSON after all
-            text = json.loads(inside[1] or inside[2]).rstrip("\n")
+            text = json.loads(inside[1] or inside[2] or inside[3]).rstrip("\n")
         text = _ESCAPE.sub(b"", text.encode(errors="replace")).decode(errors="replace")
         rest = take_apart(text)
         rest.prefixed = True
@@ -159,8 +175,7 @@ def take_apart(text: str) -> LogLine:
         position = match.end()
         named = match.groupdict()
         speaker = named["process"] or named["torch"] or (named["sglang"] or "").strip() or speaker
-        levels = ("vllm", "level", "bracket", "llama", "short", "glog", "loguru")
-        level = next((named[name] for name in levels if named[name]), level)
+        level = next((named[name].upper() for name in _LEVELS if named[name]), level)
     return LogLine(text, text[position:], position > 0, speaker, level)
 
 

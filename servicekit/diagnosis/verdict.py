@@ -48,6 +48,8 @@ class Diagnosis:
     signature: str = ""  # id of the signature that decided, empty where none did
     figures: Mapping[str, float] = field(default_factory=dict)
     """What the log says about memory, limits and decoding; GiB, tokens, tokens/s, shares of 1."""
+    planned: Mapping[str, float] = field(default_factory=dict)
+    """What the memory plan said of the same, where there is one."""
     weak: bool = False
     """Whether better evidence may overrule it: only a symptom decided, or the way it ended."""
 
@@ -93,7 +95,11 @@ def figures_of(log: Reading) -> dict[str, float]:
 
 def render_text(diagnosis: Diagnosis, *, evidence: bool = True) -> str:
     """Return a diagnosis for a terminal: cause, sentence, remedies in order, lines, source."""
-    figures = ", ".join(_figure(name, value) for name, value in diagnosis.figures.items())
+    planned = diagnosis.planned
+    figures = ", ".join(
+        _figure(name, value) + (f" (planned {planned[name]:,g})" if name in planned else "")
+        for name, value in diagnosis.figures.items()
+    )
     summary = [f"the log's figures: {figures}"] if figures else []
     if diagnosis.sentence == _NO_FAILURE:
         return "\n".join((_NO_FAILURE, *summary))
@@ -126,6 +132,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, object]:
         "retry": diagnosis.retry.value,
         "evidence": list(diagnosis.evidence_lines),
         "figures": dict(diagnosis.figures),
+        "planned": dict(diagnosis.planned),
         "source": diagnosis.source,
         "signature": diagnosis.signature or None,
         "message_id": diagnosis.cause.message_id,

@@ -61,6 +61,8 @@ class Order:
     """UUIDs of the profile's GPUs, in its order, if the driver listed all of them."""
     kv_tokens: int | None = None
     """Tokens that the memory plan sees in the pool, where the GPU could be asked."""
+    planned: Mapping[str, float] = field(default_factory=dict)
+    """The memory plan's figures, by the names of those of a boot log."""
     alert_command: tuple[str, ...] = ()
     log_format: str = "auto"  # what the settings run for a service that stays failed
     sources: Mapping[str, str | None] = field(default_factory=dict)
@@ -96,6 +98,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
             files=(),
             directories=(),
             kv_tokens=order.kv_tokens,
+            planned=dict(order.planned),
             uuids=order.uuids,
             kv_precision_accepted=profile.kv_precision_accepted,
             overruled=order.overruled,

@@ -11,7 +11,7 @@ import json
 import posixpath
 import re
 import stat
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from servicekit.profiles.vocabulary import NAME, ManagerName
 from servicekit.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 FORMAT: Final = 1  # version of the manifest's own layout; a newer one is refused, not guessed at
 
@@ -71,6 +71,8 @@ class Manifest:
     directories: tuple[PurePosixPath, ...]  # directories that did not exist before, outermost first
     kv_tokens: int | None = None
     """Tokens that the memory plan saw in the pool; `None` where the GPU could not be asked."""
+    planned: Mapping[str, float] = field(default_factory=dict)
+    """The memory plan's figures in GiB, by the names of those of a boot log."""
     uuids: tuple[str, ...] = ()
     """UUIDs of the profile's GPUs, in its order; none if the driver did not list them all."""
     kv_precision_accepted: str | None = None
@@ -120,6 +122,7 @@ def from_json(text: str, *, where: str) -> Manifest:
             ),
             directories=tuple(map(PurePosixPath, data["directories"])),
             kv_tokens=data.get("kv_tokens"),
+            planned={str(name): float(size) for name, size in data.get("planned", {}).items()},
             uuids=tuple(data.get("uuids", ())),
             kv_precision_accepted=data.get("kv_precision_accepted"),
             overruled=tuple(map(str, data.get("overruled", ()))),

@@ -64,6 +64,8 @@ class Status:
     """Tokens."""
     figures: dict[str, float] = field(default_factory=dict)
     """What the engine's boot log says about memory (GiB), tokens and requests."""
+    planned: dict[str, float] = field(default_factory=dict)
+    """What the memory plan of the install said of the same (GiB)."""
     ready_seconds: float | None = None
     starting_seconds: float | None = None
     """Seconds since the launch, while it starts."""
@@ -165,6 +167,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         enabled=enabled,
         kv_precision_accepted=manifest.kv_precision_accepted,
         pool_drift=pool_drift(manifest.kv_tokens, status.context["physical"]),
+        planned=dict(manifest.planned),
         overruled=manifest.overruled,
         trusted=manifest.trusted or (),
     )

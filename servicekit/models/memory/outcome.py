@@ -100,6 +100,18 @@ class Budget:
         return sum(part.bytes for part in self.parts if part.name in names)
 
     @property
+    def figures(self) -> dict[str, float]:
+        """The parts that a boot log names, too, by the names of `reading.BootFacts`."""
+        parts = {
+            "weights_gib": PartName.WEIGHTS,
+            "kv_gib": PartName.KV,
+            "state_gib": PartName.STATES,
+            "graph_gib": PartName.GRAPHS,
+        }
+        sizes = {name: self.bytes_of(part) for name, part in parts.items()}
+        return {name: round(size / GIB, 3) for name, size in sizes.items() if size}
+
+    @property
     def free(self) -> int:
         """Bytes that stay free while a request runs; negative where they are short."""
         return self.bytes_of(PartName.FREE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal as signals
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -349,6 +350,16 @@ def test_json_has_everything() -> None:
     assert value["signature"] == "sglang-weights-fill-the-card"
     assert value["message_id"] == Cause.KV_CACHE_TOO_SMALL.message_id
     assert as_json(diagnose(_log()))["signature"] is None
+
+
+def test_the_plans_figures_are_beside_the_logs() -> None:
+    """A figure that the memory plan has, too, is shown with it, and JSON holds both."""
+    line = "[2026-11-30 08:33:27 TP0] KV Cache is allocated. dtype: x, #tokens: 9, KV size: 6.08 GB"
+    reader = LogReader("sglang")
+    reader.feed_line(line)
+    diagnosis = replace(diagnose(reader, exit_status=1), planned={"kv_gib": 6.1})
+    assert "kv 6.08 GiB (planned 6.1)" in render_text(diagnosis)
+    assert as_json(diagnosis)["planned"] == {"kv_gib": 6.1}
 
 
 def test_captures_are_numbers_where_they_can_be() -> None:

@@ -239,7 +239,7 @@ def test_what_is_no_text_is_not_shown() -> None:
 
 def test_a_manifest_survives_its_file() -> None:
     """What is written as JSON is read back as the same value."""
-    it = manifest((UNIT, "a", 0o644), (LINK, "../x", SYMLINK))
+    it = replace(manifest((UNIT, "a", 0o644), (LINK, "../x", SYMLINK)), planned={"kv_gib": 6.1})
     assert from_json(it.to_json(), where="m") == it
 
 

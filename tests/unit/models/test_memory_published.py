@@ -265,3 +265,12 @@ def test_cells_and_states_have_llamacpps_sizes() -> None:
     sizes = [token_bytes(geometry, dtype, dtype) / KIB for dtype in ("f16", "q8_0", "q4_0")]
     assert sizes == [64, 34, 18]
     assert state_bytes(geometry) / MIB == pytest.approx(149.6, abs=0.05)
+
+
+def test_a_plan_names_its_figures_as_a_boot_log_does() -> None:
+    """Weights, pools and graphs are in GiB under the names of the log's figures."""
+    figures = plan_of(LONG, context_requested=200_000).figures
+    assert figures["weights_gib"] == pytest.approx(20.14, abs=0.01)
+    assert figures["kv_gib"] == pytest.approx(6.10, abs=0.01)
+    assert figures["state_gib"] == pytest.approx(1.53, abs=0.01)
+    assert "free_gib" not in figures
