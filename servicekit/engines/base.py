@@ -31,8 +31,8 @@ class Counters:
     """Progress of an engine, as reported by its metrics.
 
     `progress` holds figures that change if and only if work is done (tokens, steps, KV use); two
-    equal tuples mean that nothing moved. Gauges of running requests are left out: a hung engine
-    reports 0.
+    equal tuples mean that nothing moved. Gauges of running requests are left out: a hung engine may
+    report 0.
     """
 
     progress: tuple[float, ...]
@@ -47,6 +47,8 @@ class Counters:
 
     The growth of `generated` over the growth of this is the speed of one request.
     """
+    running: float | None = None
+    """Requests at work now, by the engine's own account."""
 
 
 @dataclass(frozen=True, slots=True)

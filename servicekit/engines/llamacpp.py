@@ -24,6 +24,7 @@ _GENERATED: Final = "llamacpp:tokens_predicted_total"
 _DECODE: Final = "llamacpp:tokens_predicted_seconds_total"
 _DRAFTED: Final = "llamacpp:spec_decode_num_draft_tokens_total"
 _ACCEPTED: Final = "llamacpp:spec_decode_num_accepted_tokens_total"
+_RUNNING: Final = "llamacpp:requests_processing"
 _PROGRESS: Final = (
     _PROMPT,
     _GENERATED,
@@ -31,7 +32,7 @@ _PROGRESS: Final = (
     # a minute on a slow CPU) and for each decode step, speculative or not.
     "llamacpp:n_decode_total",
 )
-_SERIES: Final = (*_PROGRESS, _DECODE, _DRAFTED, _ACCEPTED)
+_SERIES: Final = (*_PROGRESS, _DECODE, _DRAFTED, _ACCEPTED, _RUNNING)
 
 
 class LlamaCpp(Engine):
@@ -97,4 +98,5 @@ class LlamaCpp(Engine):
             drafted=sums.get(_DRAFTED),
             accepted=sums.get(_ACCEPTED),
             decode_seconds=sums.get(_DECODE),
+            running=sums.get(_RUNNING),
         )

@@ -33,8 +33,9 @@ _VERIFIED: Final = "sglang:spec_verify_calls_total"
 # by the time since the last report, idle time included, so a fast idle server looks slow.
 _INTERVALS: Final = "sglang:inter_token_latency_seconds_count"
 _DECODE: Final = "sglang:inter_token_latency_seconds_sum"
+_RUNNING: Final = "sglang:num_running_reqs"
 _PROGRESS: Final = (_REALTIME, _PROMPT, _GENERATED)
-_SERIES: Final = (*_PROGRESS, _POOL, _FINISHED, _ABORTED, _VERIFIED, _INTERVALS, _DECODE)
+_SERIES: Final = (*_PROGRESS, _POOL, _FINISHED, _ABORTED, _VERIFIED, _INTERVALS, _DECODE, _RUNNING)
 
 
 class SgLang(Engine):
@@ -90,4 +91,5 @@ class SgLang(Engine):
             if finished is None or verified is None
             else max(0.0, generated - finished - verified),
             decode_seconds=sums.get(_DECODE),
+            running=sums.get(_RUNNING),
         )

@@ -28,6 +28,7 @@ _DRAFTED: Final = "vllm:spec_decode_num_draft_tokens_total"
 _ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
 _FIRST: Final = "vllm:time_to_first_token_seconds_count"
 _DECODE: Final = "vllm:inter_token_latency_seconds_sum"
+_RUNNING: Final = "vllm:num_requests_running"
 _PROGRESS: Final = (
     _PROMPT,
     _GENERATED,
@@ -35,7 +36,7 @@ _PROGRESS: Final = (
     # reported after every step, and never while the engine hangs or is idle.
     "vllm:kv_cache_usage_perc",
 )
-_SERIES: Final = (*_PROGRESS, _FINISHED, _DRAFTED, _ACCEPTED, _FIRST, _DECODE)
+_SERIES: Final = (*_PROGRESS, _FINISHED, _DRAFTED, _ACCEPTED, _FIRST, _DECODE, _RUNNING)
 # Values of `finished_reason` without an answer; a probe that times out causes an abort.
 _BROKEN_OFF: Final = frozenset({"abort", "error"})
 
@@ -102,6 +103,7 @@ class Vllm(Engine):
             drafted=sums.get(_DRAFTED),
             accepted=sums.get(_ACCEPTED),
             decode_seconds=sums.get(_DECODE),
+            running=sums.get(_RUNNING),
         )
 
 

@@ -138,10 +138,13 @@ def threads(pid: int) -> tuple[int, ...]:
 
 def stuck(process: Stat) -> bool:
     """Return whether a thread of it is in uninterruptible sleep, where no signal reaches it."""
-    if process.state == "D":
-        return True
-    states = (_stat(f"/proc/{process.pid}/task/{thread}/stat") for thread in threads(process.pid))
-    return any(seen is not None and seen.state == "D" for seen in states)
+    return process.state == "D" or "D" in thread_states(process.pid)
+
+
+def thread_states(pid: int) -> frozenset[str]:
+    """Return the states of its threads, as the kernel names them."""
+    stats = (_stat(f"/proc/{pid}/task/{thread}/stat") for thread in threads(pid))
+    return frozenset(seen.state for seen in stats if seen is not None)
 
 
 def children(parent: int, among: Iterable[Stat]) -> Iterator[Stat]:

@@ -451,11 +451,13 @@ class Watchdog:
             if engine is None or not ready or since is None or now < since + WAITING_LOOK:
                 continue
             members = self._surveyor.look_at_members(engine)
+            states = frozenset().union(*(procfs.thread_states(one.pid) for one in members))
             self._loop.post(
                 ActivityRead(
                     now,
                     engine.activity(members),
-                    blocked=any(map(procfs.stuck, members)),
+                    blocked="D" in states,
+                    runnable="R" in states,
                     hindered=engine.hindrance(members),
                 )
             )

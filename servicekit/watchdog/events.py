@@ -255,6 +255,8 @@ class ActivityRead:
     """Of an engine that had workers only the leader is left."""
     blocked: bool = False
     """A thread is in uninterruptible sleep: it waits for a disk, or for the driver."""
+    runnable: bool = False
+    """A thread runs, or wants to: until it runs, the kernel counts no delay."""
     hindered: str = ""
     """What keeps it from running, in words."""
 

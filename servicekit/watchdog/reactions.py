@@ -154,7 +154,7 @@ def activity_while_serving(
     if since is None or memory.probe.error_since is not None:
         return replace(memory, vitals=replace(vitals, last=None, still=None, hindered="")), ()
     last, still, hindered = vitals.last, vitals.still, event.hindered
-    if not hindered and last and starved(last.activity, event.activity, at - last.at):
+    if not hindered and last and _starved(last, event):
         hindered = "the engine does not get the CPU time that it wants"
     if hindered:
         vitals = replace(vitals, hindered_at=at)
@@ -174,6 +174,12 @@ def activity_while_serving(
         f"no completion for {at - since:.0f} s and the engine did nothing for {seconds:.0f} s"
     )
     return ending.stop(policy, memory, at, fault_of(Cause.HUNG, sentence))
+
+
+def _starved(last: ActivityRead, now: ActivityRead) -> bool:
+    seconds = now.at - last.at
+    waits = last.runnable and now.runnable and _still(last, now, seconds)
+    return waits or starved(last.activity, now.activity, seconds)
 
 
 def _still(since: ActivityRead, now: ActivityRead, seconds: float) -> bool:
@@ -426,6 +432,9 @@ def counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple[
         # It answered this question before: ask it at once whether it still completes.
         memory = replace(memory, probe=replace(memory.probe, next_at=at))
     if now is None or before is None or now.progress == before.progress:
+        if ready and not waiting and now and before and now.running and before.running:
+            # Since the last reading it has been at work on requests, and nothing moved.
+            memory = replace(memory, probe=replace(memory.probe, next_at=at))
         return replace(memory, reading=reading), ()
     memory = replace(memory, reading=replace(reading, moved_at=at))
     if now.finished is not None and before.finished is not None and now.finished > before.finished:

@@ -44,6 +44,15 @@ request = urllib.request.Request(url, json.dumps(body).encode(), kind)
 with urllib.request.urlopen(request) as answer:
     answer.read() if reads == "all" else time.sleep(1000)
 """
+TRACES: Final = """
+import ctypes, os, sys, time
+libc, pid, seconds = ctypes.CDLL(None, use_errno=True), sys.argv[1], float(sys.argv[2])
+for thread in map(int, os.listdir(f"/proc/{pid}/task")):
+    if libc.ptrace(0x4206, thread, None, None) or libc.ptrace(0x4207, thread, None, None):
+        sys.exit(os.strerror(ctypes.get_errno()))
+time.sleep(seconds)
+"""
+"""Seizes and interrupts every thread of a process, and lets go of them when it ends."""
 OURS: Final = "servicekit"
 """Who asks for completions, when the watchdog does."""
 
@@ -314,6 +323,57 @@ def freeze_for(seconds: float) -> Act:
         stage.send(stage.engine_pid, "STOP")
         stage.happens(stage.is_over, seconds)
         stage.send(stage.engine_pid, "CONT")
+
+    return act
+
+
+def trace_for(seconds: float) -> Act:
+    """Have a debugger stop every thread of the engine for a while."""
+
+    def act(stage: Stage) -> None:
+        tracer = stage.spawn("python3", "-c", TRACES, str(stage.engine_pid), str(seconds))
+        stage.strangers.append(tracer)
+        stage.wait(lambda: tracer.poll() is not None, seconds + OWN_LIMIT, "the debugger is done")
+        assert tracer.returncode == 0, "the debugger could not attach"
+
+    return act
+
+
+def freeze_the_group_for(seconds: float) -> Act:
+    """Freeze the control group of the engine for a while."""
+
+    def act(stage: Stage) -> None:
+        group = "/sys/fs/cgroup$(sed -n s/^0:://p /proc/$0/cgroup)/cgroup.freeze"
+        pid = str(stage.engine_pid)
+        stage.order("sh", "-c", f"echo 1 > {group}", pid)
+        stage.happens(stage.is_over, seconds)
+        if not stage.is_over():
+            stage.order("sh", "-c", f"echo 0 > {group}", pid)
+
+    return act
+
+
+def starve_for(seconds: float) -> Act:
+    """Have others use the only core that the engine may run on, for a while."""
+
+    def act(stage: Stage) -> None:
+        pid, core = stage.engine_pid, str(min(os.sched_getaffinity(0)))
+        stage.order("taskset", "-a", "-c", "-p", core, str(pid))
+        stage.order("chrt", "-a", "-i", "-p", "0", str(pid))
+        for _ in range(4):
+            stage.run("taskset", "-c", core, "python3", "-c", "while True: pass")
+        # Where each session has its own share, that share decides.
+        groups = {pid: 19, **{each.pid: -20 for each in stage.strangers}}
+        for each, nice in groups.items():
+            stage.order(
+                "sh",
+                "-c",
+                f"test ! -e /proc/$0/autogroup || echo {nice} > /proc/$0/autogroup",
+                str(each),
+            )
+        stage.now()
+        stage.happens(stage.is_over, seconds)
+        stage.dismiss()
 
     return act
 

@@ -93,6 +93,7 @@ SGLANG_IDLE = {
     "sglang:inter_token_latency_seconds_count": 498.0,
     "sglang:max_total_num_tokens": 38688.0,
     "sglang:token_usage": 0.2,
+    "sglang:num_running_reqs": 2.0,
     "sglang:gen_throughput": 0.27,
 }
 VLLM_IDLE = {
@@ -124,6 +125,7 @@ def test_counters_of_sglang() -> None:
         generated=498.0,
         finished=10.0,
         decode_seconds=10.0,
+        running=2.0,
     )
 
 
@@ -135,6 +137,7 @@ def test_counters_of_vllm() -> None:
         generated=500.0,
         finished=12.0,
         decode_seconds=10.0,
+        running=1.0,
     )
 
 
@@ -146,6 +149,7 @@ def test_counters_of_llamacpp() -> None:
         generated=500.0,
         finished=500.0,
         decode_seconds=10.0,
+        running=1.0,
     )
 
 

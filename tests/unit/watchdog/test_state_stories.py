@@ -410,10 +410,15 @@ def test_an_engine_that_is_not_asked_anything_may_do_nothing() -> None:
 
 def test_an_engine_that_does_not_get_to_run_is_never_hung() -> None:
     """Frozen, stopped by a debugger, or without the CPU time that it wants: degraded, no more."""
-    for hindered, per_second in (("its control group is frozen", 0.0), ("", 0.9)):
+    for hindered, per_second, runnable in (
+        ("its control group is frozen", 0.0, False),
+        ("", 0.9, False),
+        ("", 0.0, True),  # the kernel counts the delay only when it ends
+    ):
         run = waiting(CPU_ONLY)
         activities = (Activity(9, 0, per_second * n) for n in range(100))
-        run.replay(*looks(*activities, hindered=hindered))
+        seen = looks(*activities, hindered=hindered)
+        run.replay(*(replace(look, runnable=runnable) for look in seen))
         assert run.memory.phase == "degraded"
         failed = ProbeFailed(150.5, ProbeFailure.UNANSWERED, "no answer")
         run.replay(failed)
@@ -555,6 +560,18 @@ def test_an_engine_that_has_served_is_restarted_before_it_is_given_up(
     for run, code in ((ready(started=started), once), (loading(started=started), start)):
         run.replay(exited, SurveyTaken(20.2, CLEAN, 20.1))
         assert run.code == code
+
+
+def test_requests_that_do_not_move_start_a_probe_at_once() -> None:
+    """Running requests and frozen counters are a suspicion; one that runs and moves is none."""
+    idle, busy = Counters(progress=(7.0,), running=0), Counters(progress=(7.0,), running=1)
+    run = ready()
+    run.replay(CountersRead(15, idle), CountersRead(20, busy))
+    assert run.memory.probe.next_at == 40
+    assert run.replay(CountersRead(25, busy)) == ["- RunProbe"]
+    run = ready()
+    run.replay(CountersRead(20, busy), CountersRead(25, replace(busy, progress=(8.0,))))
+    assert run.memory.probe.next_at == 40
 
 
 def test_a_users_finished_completion_is_as_good_as_our_own() -> None:
