@@ -69,6 +69,10 @@ class Places:
         """The operator's last reset of the restart count; not writable by the service's account."""
         return self.state / ".resets" / profile
 
+    def stop_note(self, profile: str) -> PurePosixPath:
+        """The command that stops the service, for its watchdog; written by the operator only."""
+        return self.state / ".stops" / profile
+
     def state_file(self, profile: str) -> PurePosixPath:
         return self.runtime / profile / "state.json"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -19,17 +20,19 @@ from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note, ours, paint
 from servicekit.cli.session import Installed, Session
 from servicekit.errors import UserError, reason
+from servicekit.host import procfs
 from servicekit.install.rootfs import Tree
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals
 from servicekit.watchdog import history, ledger
-from servicekit.watchdog.fault_reset import order_reset
+from servicekit.watchdog.operator_orders import announce_stop, order_reset
 from servicekit.watchdog.status import Status
 
 if TYPE_CHECKING:
     from servicekit.profiles.model import Profile
 
 LOOK: Final = 0.1  # seconds between looks at a service that is starting
+NO_LOGIN: Final = 2**32 - 1  # what the kernel reports without a login
 UP_WITHIN: Final = 5.0  # seconds within which a manager must have taken up an order to start
 
 NoWait = Annotated[
@@ -66,8 +69,7 @@ def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
     session = session_of(ctx, user=user)
     service = session.installed(profile)
     before = session.look(service)
-    service.manager.stop(service.unit, limit=session.stop_limit(profile))
-    now = session.look(service)
+    now = watch_stop(session, service, by=f"stop {profile}")
     if before.at_rest and now.at_rest:
         note(f'"{profile}" was not running')
     typer.echo(f"{profile}: {paint(now.state)}: {now.why}")
@@ -75,21 +77,22 @@ def stop(ctx: typer.Context, profile: ProfileName, *, user: ForUser = False) -> 
         raise typer.Exit(1)
 
 
-def order(session: Session, service: Installed, *, again: bool = False) -> None:
-    """Start or restart a service, with the restart count reset."""
+def order(session: Session, service: Installed, *, by: str = "", again: bool = False) -> None:
+    """Start or restart a service for command `by`, with the restart count reset."""
     profile = service.manifest.profile
+    by = by or f"start {profile}"
     if not again and _runs(session.look(service)):
         note(f'"{profile}" is already running')
         return
     if again:
-        service.manager.stop(service.unit, limit=session.stop_limit(profile))
+        watch_stop(session, service, by=by)
     try:
         order_reset(Path(session.places.reset(profile)))
     except OSError as error:
         note(f"cannot reset the restart count: {reason(error)}")
     if service.manager.name is ManagerName.SUPERVISOR:
         _make_directories(session, service)
-        _note_rivals(session, service)
+    _note_rivals(session, service, by)
     _note_missing(session, profile)
     service.manager.start(service.unit)
 
@@ -126,18 +129,44 @@ def _note_missing(session: Session, profile: str) -> None:
         note_missing(recipe, session.places)
 
 
-def _note_rivals(session: Session, service: Installed) -> None:
-    """Print which services a start will wait for; systemd stops them, Supervisor does not."""
-    profile = service.manifest.profile
-    recipe = _recipe(session, profile)
+def running_rivals(session: Session, service: Installed) -> list[str]:
+    """Name the running services that cannot run beside this one."""
+    recipe = _recipe(session, service.manifest.profile)
     names = rivals(recipe, session.manifests(), service.manifest.gpus) if recipe is not None else ()
     units = {f"servicekit-{name}": name for name in names}
     seen = service.manager.look(list(units))
-    for name in (name for unit, name in units.items() if seen[unit].is_up):
-        note(
-            f'"{profile}" waits for "{name}", which uses the same GPU or port; '
-            f"`servicekit switch {profile}` replaces it"
-        )
+    return [name for unit, name in units.items() if seen[unit].is_up]
+
+
+def _note_rivals(session: Session, service: Installed, by: str) -> None:
+    """Print which services a start stops or waits for: only systemd stops them."""
+    profile = service.manifest.profile
+    for name in running_rivals(session, service):
+        if service.manager.name is ManagerName.SYSTEMD:
+            note(f'stopping "{name}", which uses the same GPU or port as "{profile}"')
+            announce(session, name, by)
+        else:
+            note(
+                f'"{profile}" waits for "{name}", which uses the same GPU or port; '
+                f"`servicekit switch {profile}` replaces it"
+            )
+
+
+def announce(session: Session, name: str, by: str) -> None:
+    """Leave for the watchdog of `name` which command stops it, and who ran that."""
+    with suppress(OSError):  # it then names the manager
+        announce_stop(Path(session.places.stop_note(name)), f"`servicekit {by}` ({_operator()})")
+
+
+def _operator() -> str:
+    """Name the person behind this command: who called sudo or logged in."""
+    if user := os.environ.get("SUDO_USER"):
+        return user
+    with suppress(OSError, ValueError):
+        login = int(Path("/proc/self/loginuid").read_text(encoding="ascii"))
+        if login != NO_LOGIN:
+            return procfs.account(login)
+    return procfs.account(os.getuid())
 
 
 def _make_directories(session: Session, service: Installed) -> None:
@@ -201,9 +230,10 @@ def _first_try(session: Session, now: Status) -> Status:
     return replace(now, state="failed", why=why)
 
 
-def watch_stop(session: Session, service: Installed) -> Status:
-    """Stop a service with its progress shown, and return its status."""
+def watch_stop(session: Session, service: Installed, *, by: str) -> Status:
+    """Stop a service for command `by`, with its progress shown, and return its status."""
     profile = service.manifest.profile
+    announce(session, profile, by)
     # A manager of its own for the order: this one goes on looking meanwhile.
     stopper = session.manager(service.manifest.manager)
     with ThreadPoolExecutor(1) as orders, _progress(profile, None) as show:
@@ -274,6 +304,6 @@ class _StartLines:
     def show(self, now: Status) -> None:
         """Print `now` if it changed; the verb prints the end."""
         line = f"{self._profile}: {now.state}: {now.why}"
-        if line != self._printed and now.state != "ready" and not now.at_rest:
+        if line != self._printed and now.state not in {"ready", "stopped"} and not now.at_rest:
             self._printed = line
             typer.echo(line)

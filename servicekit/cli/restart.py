@@ -35,6 +35,6 @@ def restart(
     else:
         note_outdated(session, profile)
         refuse_start(session, service, anyway=anyway)
-    order(session, service, again=True)
+    order(session, service, by=f"restart {profile}", again=True)
     if not no_wait:
         follow(session, service)

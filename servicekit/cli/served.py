@@ -11,7 +11,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from servicekit.cli.control import is_up, order, refuse_start, watch_start
+from servicekit.cli.control import (
+    announce,
+    is_up,
+    order,
+    refuse_start,
+    running_rivals,
+    watch_start,
+)
 from servicekit.cli.forecast import plan_of
 from servicekit.cli.output import note
 from servicekit.cli.session import Installed, Session
@@ -25,6 +32,7 @@ from servicekit.profiles.model import Profile
 from servicekit.service.plan import Plan
 from servicekit.watchdog.status import Status
 
+MEASURES: Final = {"verified": "verify", "measured": "bench"}  # the verb of each participle
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """^C, a request to stop, and a closed terminal."""
 
@@ -52,7 +60,7 @@ def served(session: Session, service: Installed, *, to: str) -> Iterator[Status]
             yield now
         finally:
             if started:
-                service.manager.stop(service.unit, limit=session.stop_limit(profile))
+                _stop(session, service, to)
                 note(f'stopped "{profile}" (it was not running before)')
 
 
@@ -104,6 +112,7 @@ def _up(session: Session, service: Installed, to: str) -> tuple[Status, bool]:
         return now, False
     ours = now.pid is None and now.state != "starting"
     if ours:
+        _refuse_rivals(session, service, to)
         refuse_start(session, service, known=service.manifest.overruled)
     try:
         if ours:
@@ -112,9 +121,26 @@ def _up(session: Session, service: Installed, to: str) -> tuple[Status, bool]:
         _refuse_down(now, to)
     except BaseException:
         if ours:
-            service.manager.stop(service.unit, limit=session.stop_limit(service.manifest.profile))
+            _stop(session, service, to)
         raise
     return now, ours
+
+
+def _stop(session: Session, service: Installed, to: str) -> None:
+    profile = service.manifest.profile
+    announce(session, profile, f"{MEASURES[to]} {profile}")
+    service.manager.stop(service.unit, limit=session.stop_limit(profile))
+
+
+def _refuse_rivals(session: Session, service: Installed, to: str) -> None:
+    """Refuse to stop a running service for a measurement."""
+    profile = service.manifest.profile
+    if others := running_rivals(session, service):
+        names = " and ".join(f'"{name}"' for name in others)
+        raise UserError(
+            f'"{profile}" cannot be {to} now: {names} runs, and uses the same GPU or port',
+            hint=f"run `servicekit switch {profile}` first, which replaces it",
+        )
 
 
 def _refuse_down(now: Status, to: str) -> None:

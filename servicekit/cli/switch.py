@@ -76,7 +76,7 @@ def _excluded(session: Session, new: Installed, recipe: Profile) -> list[Install
 def _stop(session: Session, old: Installed, profile: str) -> None:
     """Stop a rival; raise `UserError` unless all its processes ended."""
     name = old.manifest.profile
-    now = watch_stop(session, old)
+    now = watch_stop(session, old, by=f"switch {profile}")
     if now.state == "failed":
         raise UserError(
             f'"{name}" did not stop cleanly, so "{profile}" is not started: {now.why}',
@@ -90,7 +90,7 @@ def _start(
 ) -> tuple[Status, float]:
     """Start it and watch its first try; return to the old one if the order fails."""
     try:
-        order(session, new)
+        order(session, new, by=f"switch {new.manifest.profile}")
     except UserError:
         _go_back(session, new, running)
         raise
@@ -99,7 +99,7 @@ def _start(
 
 def _go_back(session: Session, new: Installed, running: list[Installed]) -> None:
     """Stop the new service, and start the old ones again."""
-    watch_stop(session, new)
+    watch_stop(session, new, by=f"switch {new.manifest.profile}")
     for old in running:
         typer.echo(f"{old.manifest.profile}: starting again")
         order(session, old)

@@ -210,8 +210,9 @@ def purge_remains(profile: str, turn: Turn) -> bool:
 def _delete_own(profile: str, tree: Tree, places: Places) -> None:
     """Delete history, secrets and logs of a profile."""
     tree.delete_tree(places.state / profile)
-    tree.delete(places.reset(profile))
-    tree.delete_directory(places.reset(profile).parent)
+    for order in (places.reset(profile), places.stop_note(profile)):
+        tree.delete(order)
+        tree.delete_directory(order.parent)
     tree.delete_tree(places.secrets / profile)
     tree.delete_directory(places.secrets)
     delete_logs(profile_id(profile), tree, places)

@@ -46,9 +46,9 @@ from servicekit.watchdog.events import (
     StopRequested,
     WorkerExited,
 )
-from servicekit.watchdog.fault_reset import ordered_reset
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
+from servicekit.watchdog.operator_orders import ordered_reset, stopped_by
 from servicekit.watchdog.ports import port_holder
 from servicekit.watchdog.preload import preload
 from servicekit.watchdog.progress import download_bytes, signs
@@ -144,7 +144,7 @@ class Watchdog:
         )
         self._loop = Loop(self._policy, self)
         self._switch: DeadMansSwitch | None = None
-        self._parent = os.getppid()
+        self._parent, self._began = os.getppid(), clock.boottime()
         if "SUPERVISOR_ENABLED" in os.environ:
             # Its next supervisord would start a second watchdog, again and again, beside this one.
             stop_with(self._parent)
@@ -392,7 +392,9 @@ class Watchdog:
         """Ask systemd whether the whole host is going down, and stop in any case."""
         down = await evidence.going_down(user_manager=self._places.scope is Scope.USER)
         cause = down or Cause.STOP_REQUESTED
-        self._loop.post(StopRequested(time.monotonic(), cause, f"requested by {received.named}"))
+        by = stopped_by(Path(self._places.stop_note(self._profile.name)), self._began)
+        sentence = f"requested by {by or evidence.requester(received, os.environ)}"
+        self._loop.post(StopRequested(time.monotonic(), cause, sentence))
 
     async def _ask_supervisord(self) -> None:
         """Stop if supervisord sent a SIGTERM before it executed us, which loses it.

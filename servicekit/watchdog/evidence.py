@@ -6,6 +6,7 @@ Everything here only reads, cheaply or within a limit, and "cannot tell" is an a
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import threading
@@ -19,7 +20,7 @@ from servicekit.host import procfs
 from servicekit.host.bounded import NoReplyError, output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
 WATCHED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals whose sender matters."""
@@ -70,6 +71,15 @@ def cause_of(received: Received, managers: Collection[int]) -> Cause:
         hangup = received.number == signal.SIGHUP
         return Cause.SESSION_END if hangup else Cause.STOP_REQUESTED
     return Cause.STOP_REQUESTED if received.pid in {0, *managers} else Cause.OUTSIDE_KILL
+
+
+def requester(received: Received, environment: Mapping[str, str]) -> str:
+    """Name who asks for a stop: the service manager that runs us, or else the signal's sender."""
+    if received.from_kernel or received.pid not in {0, 1, os.getppid()}:
+        return received.named
+    if "SUPERVISOR_ENABLED" in environment:
+        return "Supervisor"
+    return "systemd" if "INVOCATION_ID" in environment and received.pid else received.named
 
 
 class SignalWatch:

@@ -236,6 +236,8 @@ def conclude(
         if ended is not None and code != ended:
             # That was a later watchdog than the last that spoke: what this one said is over.
             return _could_not_begin(profile, seen)
+    if ended == ExitCode.TEMPFAIL and seen is not None and seen.active == "inactive":
+        return _stopped_between(profile, last, run)
     if last is not None:
         # Its own last word, said when nothing of it was left.
         return replace(_published_by(last), pid=None, engine_pid=None, servicekit=None)
@@ -363,6 +365,18 @@ def _between(profile: str, seen: Seen, run: RunSummary | None) -> Status:
         why=why,
         restarts=seen.restarts or 0,
     )
+
+
+def _stopped_between(profile: str, last: State | None, run: RunSummary | None) -> Status:
+    """Return the status of a service that was stopped before its next start."""
+    why, cause, at, of = "", None, None, None
+    if last is not None:
+        why, cause, at, of = last.why, last.cause, last.since, last.run
+    elif run is not None:
+        why, cause, of = run.sentence, run.cause, run.run
+        at = run.ended.isoformat(timespec="milliseconds") if run.ended else None
+    sentence = f"stopped before its next start, after: {why}" if why else "stopped"
+    return Status(profile, "stopped", since=at, run=of, cause=cause, why=sentence)
 
 
 def _never_ran(profile: str, seen: Seen | None) -> Status:

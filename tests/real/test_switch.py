@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+from machines.waiting import wait_until
 
 if TYPE_CHECKING:
     from machines.supervisor import Supervisor
@@ -44,7 +46,12 @@ def play(host: Host) -> None:
     host.run("start", "first")
 
     said = host.run("switch", "second").splitlines()
-    assert any(line.startswith("first: stopped: ") for line in said)
+    (stopped,) = [line for line in said if line.startswith("first: stopped: ")]
+    assert re.fullmatch(
+        r"first: stopped: requested by `servicekit .*switch second` \(\w+\)", stopped
+    )
+    refusal = host.run("verify", "first", code=1)
+    assert '"first" cannot be verified now: "second" runs' in refusal
     assert any(line.startswith("second: ready after ") for line in said)
     assert states(host) == {
         "broken": ("configured", False),
@@ -130,7 +137,36 @@ class OnSupervisor:
 @pytest.mark.systemd
 def test_switching_under_systemd(systemd_machine: Machine) -> None:
     """The old service is down before the new one starts, whoever orders it, and comes back."""
-    play(OnSystemd(systemd_machine))
+    host = OnSystemd(systemd_machine)
+    for name in ("first", "second", "broken"):
+        host.run("install", name)
+    host.run("start", "first")
+    started = systemd_machine.run("servicekit", "start", "second", limit=150)
+    assert 'stopping "first", which uses the same GPU or port as "second"' in started.stderr
+    assert "requested by `servicekit start second` (root)" in host.run("status", "first")
+    host.run("uninstall", "--all", "--purge")
+    play(host)
+
+
+@pytest.mark.systemd
+def test_a_stop_in_the_pause_of_a_crash_loop_succeeds(systemd_machine: Machine) -> None:
+    """Whenever the stop comes, the service is stopped and no alert is sent."""
+    host = OnSystemd(systemd_machine)
+    host.run("install", "broken")
+    for number in range(1, 7):
+        host.run("start", "broken", "--no-wait")
+
+        def ended(ends: int = number) -> bool:
+            records: list[dict[str, Any]] = json.loads(host.run("history", "broken", "--json"))
+            return [one["kind"] for one in records].count("gone") >= ends
+
+        wait_until(ended, 60, "a run ended")
+        said = host.run("stop", "broken").splitlines()
+        assert said[-1].startswith("broken: stopped: ")
+    alert = "servicekit-alert@servicekit-broken.service"
+    log = systemd_machine.run("journalctl", "--quiet", f"--unit={alert}", check=False).stdout
+    assert log == ""
+    host.run("uninstall", "broken", "--purge")
 
 
 @pytest.mark.supervisord

@@ -192,6 +192,20 @@ def test_nothing_is_stopped_while_a_foreign_process_holds_the_port(
     assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
 
 
+@pytest.mark.parametrize("words", [("verify",), ("bench", "--anyway")])
+def test_nothing_is_stopped_for_a_measurement(host: Host, words: tuple[str, ...]) -> None:
+    """A profile that is stopped is not measured while another one runs on its GPU."""
+    for name in ("balanced", "long-context"):
+        host.added(name)
+        assert host.run("install", name).code == 0
+    host.supervisord.program("servicekit-long-context", "RUNNING")
+    done = host.run(words[0], "balanced", *words[1:])
+    assert done.code == 1
+    assert '"long-context" runs, and uses the same GPU or port' in done.err
+    assert "`servicekit --user switch balanced` first" in done.err
+    assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
+
+
 def test_status_names_what_anyway_overruled(host: Host) -> None:
     """The errors stay in sight until an install finds none."""
     file = site(host, "typo", MISSPELT)

@@ -22,7 +22,9 @@ from servicekit.watchdog.evidence import (
     cause_of,
     oom_evidence,
     oom_kills,
+    requester,
 )
+from servicekit.watchdog.operator_orders import announce_stop, stopped_by
 
 if TYPE_CHECKING:
     import signal
@@ -82,6 +84,30 @@ def test_only_a_manager_or_a_terminal_may_ask(heard: Received, cause: Cause, nam
     """A stop is requested by pid 1, our parent, who started the container, or the terminal."""
     assert cause_of(heard, MANAGERS) is cause
     assert heard.named.startswith(named)
+
+
+def test_a_stop_names_the_service_manager_that_asks_for_it() -> None:
+    """A person reads "systemd", not the number of its process."""
+    by_pid1 = Received(15, 0, 1, 0, "/sbin/init")
+    by_parent = Received(15, 0, os.getppid(), 0, "supervisord")
+    assert requester(by_pid1, {"INVOCATION_ID": "a"}) == "systemd"
+    assert requester(by_parent, {"SUPERVISOR_ENABLED": "1"}) == "Supervisor"
+    assert requester(by_pid1, {}) == "SIGTERM from pid 1 (root, /sbin/init)"
+    assert requester(Received(15, 0, 0, 0), {}) == "SIGTERM from outside the container"
+    assert requester(Received(2, SI_KERNEL, 0, 0), {"INVOCATION_ID": "a"}).endswith("the terminal")
+
+
+def test_a_stop_is_attributed_to_the_command_that_announced_it(tmp_path: Path) -> None:
+    """Only to one that was given after the watchdog began, and not long ago."""
+    file = tmp_path / ".stops/x"
+    assert stopped_by(file, since=0.0) == ""
+    announce_stop(file, "`servicekit stop x` (ada)")
+    assert stopped_by(file, since=0.0) == "`servicekit stop x` (ada)"
+    assert stopped_by(file, since=clock.boottime() + 1) == ""
+    file.write_text("1.0 `servicekit stop x` (ada)\n")
+    assert stopped_by(file, since=0.0) == ""
+    file.write_text("now")
+    assert stopped_by(file, since=0.0) == ""
 
 
 def test_a_signal_that_comes_too_late_does_not_cut_the_end_short() -> None:

@@ -282,3 +282,14 @@ def test_a_state_that_cannot_be_replaced_is_removed(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_service_stopped_before_its_next_start_is_stopped() -> None:
+    """A stop in the pause between two runs succeeds, and says what the last run ended with."""
+    crashed = published(state="failed", phase="gone", why="it hung", cause="hung", code=75)
+    for last in (crashed, None):
+        found = conclude("x", last, Seen("inactive"), FAULT)
+        assert (found.state, found.cause) == ("stopped", "hung")
+        assert found.why == "stopped before its next start, after: it hung"
+    given_up = published(state="failed", phase="gone", why="no program", code=78)
+    assert conclude("x", given_up, Seen("inactive"), ()).state == "failed"
