@@ -88,7 +88,7 @@ def test_it_shows_a_whole_life_and_leaves_nothing(home: Path, free_port: int) ->
         r"demo: ready after .+ tokens of context\n\$ servicekit --user history demo\n",
         r" 75 +outside-kill +the engine was ",
         r"\nhealthy: ",
-        r"\ndemo: stopped: requested by SIGTERM ",
+        r"\ndemo: stopped: requested by `servicekit ",
         r"\(no process is left, and port \d+ is free\)\n",
         r" 0 +stop-requested ",
         r"\$ servicekit --user uninstall demo --purge\nremove   ",
