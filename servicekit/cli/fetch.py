@@ -158,7 +158,7 @@ def _at_hand(profile: Profile) -> str:
         return f'its model is part of the Python package "{packaged["package"]}" ({where})'
     if profile.model.startswith("/"):
         return f"its model is {profile.model}"
-    return "its engine gets the model by itself"
+    return "the engine downloads the model itself"
 
 
 def _fetched(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 SLACK: Final = 10.0
-"""Seconds beyond the manager's own bound on a stop, so that it is the one to speak."""
+"""Seconds beyond the manager's own limit for a stop, so that its error is the one shown."""
 STOP_LIMIT: Final = 300.0  # seconds, for a service whose profile cannot be read any more
 
 

@@ -1,7 +1,7 @@
-"""Gathers the view of the host: asks every question at once, each with a bound of its own.
+"""Gathers the view of the host: runs every query at once, each with its own time limit.
 
-What has no answer in time is left unseen. Nothing is changed. A child process asks the GPU's
-driver, since such a call may hang for ever.
+What does not reply in time is left out. Nothing is changed. A child process queries the GPU driver,
+since such a call may hang for ever.
 """
 
 from __future__ import annotations

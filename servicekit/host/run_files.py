@@ -68,8 +68,7 @@ def write(state: Path, folder: str, name: str, text: str) -> None:
 def alone(state: Path) -> Iterator[bool]:
     """Lock the profile with this state directory; return whether no other process has it.
 
-    Two that ask an engine at once measure each other. Where nothing can be locked, nobody is kept
-    out.
+    Two measurements at once disturb each other. Where nothing can be locked, none is refused.
     """
     try:
         opened = os.open(state, _OPEN)

@@ -105,7 +105,7 @@ def saved(path: Path) -> Path:
 
 @contextmanager
 def turn(tree: Tree, places: Places, *, patience: float = PATIENCE) -> Iterator[Turn]:
-    """Wait for the right to change what is installed, and mend what an interrupted call left."""
+    """Take the lock on what is installed, and undo what an interrupted command left."""
     held = Turn(tree, places)
     lock = places.manifests / ".lock"
     descriptor = _take(held, lock, patience)
@@ -115,8 +115,8 @@ def turn(tree: Tree, places: Places, *, patience: float = PATIENCE) -> Iterator[
     except OSError as error:
         raise _unwritable(error) from error
     finally:
-        # What cannot be cleaned here is in nobody's way. The lock goes while it is held: whoever
-        # waits for it notices and makes a new one.
+        # What cannot be removed here does no harm. The lock file is deleted while it is locked: a
+        # waiting command notices and makes a new one.
         with suppress(OSError):
             tree.delete(lock)
         os.close(descriptor)

@@ -1,7 +1,7 @@
 """Reads files that decide what runs, if no other account can have written them. Disk.
 
 A file is trusted if it and its directory belong to root (or, for user services, to that user) and
-nobody else may write to either. The same applies to every symbolic link on the way.
+no other account may write to either. The same applies to every symbolic link on the way.
 """
 
 from __future__ import annotations

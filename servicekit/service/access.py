@@ -228,8 +228,8 @@ def way(path: Path) -> tuple[Path, ...]:
 def only_root_changes(directory: Path) -> bool:
     """Whether root alone can write `directory` and replace what opening it passes.
 
-    On the way, a sticky directory such as /tmp may be open to all: nobody else can replace root's
-    entries in it.
+    On the way, a sticky directory such as /tmp may be open to all: other accounts cannot replace
+    root's entries in it.
     """
     for step in (*way(directory), directory):
         found = step.stat()

@@ -112,7 +112,7 @@ def check(
     if tables:
         uses = read_argv(argv, tables[-1])
         remarks += _check_tables(profile, argv, tables)
-        remarks += _check_told(profile, argv, tables, installed)
+        remarks += _check_listed(profile, argv, tables, installed)
     remarks += [
         *check_known(profile, uses, installed),
         *check_requires(profile, installed),
@@ -154,18 +154,18 @@ def _check_tables(
     profile: Profile, argv: Sequence[str], tables: Sequence[FlagTable]
 ) -> Iterable[Remark]:
     """Hold the command line against each table; what only some of them refuse is less grave."""
-    found = [check_flags(profile, argv, table) for table in tables]
-    everywhere = set.intersection(*({each.where for each in remarks} for remarks in found))
-    for remarks in found:
+    results = [check_flags(profile, argv, table) for table in tables]
+    everywhere = set.intersection(*({each.where for each in remarks} for remarks in results))
+    for remarks in results:
         for remark in remarks:
             if remark.where not in everywhere:
                 message = f"{remark.message}; requires allows that version"
                 yield replace(remark, level=Level.WARNING, message=message)
-            elif remarks is found[-1]:
+            elif remarks is results[-1]:
                 yield remark
 
 
-def _check_told(
+def _check_listed(
     profile: Profile, argv: Sequence[str], tables: Sequence[FlagTable], installed: InstalledEngine
 ) -> Iterable[Remark]:
     """Compare with what the engine itself lists, or say that its version is not known."""

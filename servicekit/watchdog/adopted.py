@@ -1,9 +1,9 @@
-"""Adopted processes, remembered from run to run. Disk.
+"""Adopted processes, recorded from run to run. Disk.
 
 Where no control group holds an engine together, a process that has left its session and cleared its
 environment is known as ours only because it became our child. That is lost when the watchdog is
-killed. So each such process is written down while it lives, by pid and start time, for the next run
-to end it. Healthy engines have none, and then there is no file.
+killed. So each such process is recorded while it lives, by pid and start time, for the next run
+to end it. Healthy engines leave none, and then there is no file.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ ProcessKey: TypeAlias = tuple[int, int]
 
 
 class AdoptedProcesses:
-    """The processes that a service's runs have written down in the file at `path`.
+    """The processes that a service's runs have recorded in the file at `path`.
 
     `boot_id` and `pid1_started` name the machine, and the container on it, to which pids and start
-    times belong: what was written down in another one means no process here.
+    times belong: a record of another one means no process here.
     """
 
     def __init__(self, path: Path, *, boot_id: str, pid1_started: int) -> None:
@@ -55,13 +55,13 @@ class AdoptedProcesses:
         return keys if here else frozenset()
 
     def among(self, processes: Iterable[Stat]) -> set[int]:
-        """Pick the pids of those of `processes` that earlier runs have written down."""
+        """Pick the pids of those of `processes` that earlier runs have recorded."""
         return {
             process.pid for process in processes if (process.pid, process.started) in self.known
         }
 
     def remember(self, processes: Iterable[Stat]) -> None:
-        """Write down `processes` where they have changed.
+        """Record `processes` where they have changed.
 
         A file is replaced as a whole. It need not reach the disk, since no process outlives the
         machine; one that cannot be written is tried again the next time.

@@ -409,7 +409,7 @@ class Watchdog:
             self._loop.post(StopRequested(time.monotonic(), Cause.STOP_REQUESTED, sentence))
 
     async def _watch_loading(self) -> None:
-        """Look now and then for signs that a loading engine gets on."""
+        """Look every two seconds for signs of progress in a loading engine."""
         before, downloads, at = Activity(), 0, time.monotonic()
         cache = Path(self._places.cache) / "huggingface"
         while self._loop.memory.phase in {RunPhase.HOLDING, RunPhase.LOADING}:

@@ -19,7 +19,7 @@ MODULES: Final = (
     *("hashlib", "unicodedata", "uuid"),
     *("servicekit.host.xid", "servicekit.watchdog.gpu_holders"),
 )
-# What asks supervisord to hurry with the next run.
+# They request a fast restart from supervisord.
 SUPERVISOR: Final = ("servicekit.managers.haste", "servicekit.managers.supervisor")
 
 

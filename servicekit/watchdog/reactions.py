@@ -60,7 +60,7 @@ LINGER: Final = 1.0
 # How long an ending engine without its workers may do nothing. vLLM's API server waits until its
 # connections are closed, which are not answered any more.
 IDLE_LIMIT: Final = 1.0
-# For how long after a completion was sent an engine may spin although nobody works on it.
+# For how long after a completion was sent an engine may use CPU without working on it.
 SPIN_LIMIT: Final = 3.0
 # An engine that ends takes its processes along, and their deaths may be seen first.
 LOST_TOGETHER: Final = 0.1

@@ -1,4 +1,4 @@
-"""How a service is: what its watchdog published, believed only while that watchdog lives.
+"""The status of a service: what its watchdog published, valid only while that watchdog lives.
 
 A watchdog that was killed leaves a `state.json` that says "ready". So a state counts only while the
 process that wrote it lives, known by pid and start time; without one, manager and ledger decide.
@@ -128,7 +128,7 @@ class Status:
 
 
 def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
-    """See how an installed profile is; `seen` is what its manager says, `None` if it is mute."""
+    """Return the status of an installed profile; `seen` is its manager's, `None` if unknown."""
     name = manifest.profile
     state: State | None = None
     unreadable: UserError | None = None
@@ -234,12 +234,12 @@ def conclude(
     if seen is not None and seen.active == "failed":
         code = ended if seen.exit_code is None else seen.exit_code
         if ended is not None and code != ended:
-            # That was a later watchdog than the last that spoke: what this one said is over.
+            # A later watchdog than the last that published: that state is out of date.
             return _could_not_begin(profile, seen)
     if ended == ExitCode.TEMPFAIL and seen is not None and seen.active == "inactive":
         return _stopped_between(profile, last, run)
     if last is not None:
-        # Its own last word, said when nothing of it was left.
+        # Published by its watchdog when no process was left.
         return replace(_published_by(last), pid=None, engine_pid=None, servicekit=None)
     if run is None:
         return _never_ran(profile, seen)
@@ -247,7 +247,7 @@ def conclude(
     if run.code == ExitCode.OK or (seen is not None and seen.active == "inactive"):
         state, why = "stopped", run.sentence or "stopped"
     else:
-        state, why = "failed", run.sentence or "its watchdog ended without a word"
+        state, why = "failed", run.sentence or "the watchdog exited without recording a cause"
     cause = run.cause.value if run.cause is not None else None
     return Status(profile, state, since=at, run=run.run, cause=cause, why=why)
 
@@ -351,7 +351,7 @@ def _seconds_since(boottime: float | None, now: Moment) -> float | None:
 
 
 def _between(profile: str, seen: Seen, run: RunSummary | None) -> Status:
-    """Between two watchdogs, or before the first one has spoken."""
+    """Between two watchdogs, or before the first one has published."""
     why = "its watchdog is about to start"
     cause = None
     if run is not None and run.code != ExitCode.OK and run.cause is not None:
@@ -388,5 +388,5 @@ def _never_ran(profile: str, seen: Seen | None) -> Status:
 def _could_not_begin(profile: str, seen: Seen) -> Status:
     code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
     why = printable(seen.text) or f"its watchdog could not begin{code}"
-    remedy = f"`servicekit logs {profile}` shows what it said"
+    remedy = f"`servicekit logs {profile}` shows its log"
     return Status(profile, "failed", why=why, remedy=remedy, restarts=seen.restarts or 0)

@@ -56,7 +56,7 @@ def test_a_real_model_is_verified(supervisord: Supervisor, free_port: int) -> No
     }
     why = reasons(told)
     assert why["thinking"] == "off: no trace; on: this model has none either"
-    assert why["recall"] == "256 tokens of context are too few to hide anything in"
+    assert why["recall"] == "256 tokens of context are too few for a hidden fact"
     assert why["tools"] == "the model's chat template does not support tools"
     assert why["vision"] == "the model reads text only"
     assert why["wall"] == "256 tokens: HTTP 400, and the next request is answered"

@@ -140,7 +140,7 @@ def recall(model: ServedModel) -> Steps[GateVerdict]:
     room = _room(model)
     small = count.ruler is not None and count.ruler.length(room).sentences < LEAST_HAYSTACK
     if small or count.too_long:
-        return skipped(f"{model.context} tokens of context are too few to hide anything in")
+        return skipped(f"{model.context} tokens of context are too few for a hidden fact")
     if count.ruler is None:
         nothing = {"longest_measured": 0, "effective": model.context, "lengths": []}
         return decided([count.fault], "", nothing)

@@ -115,7 +115,7 @@ class Drafter:
     head_dim: int
     draft_tokens: int
     """Tokens that one verification step covers: gamma + 1 for DSpark, the block size for DFlash."""
-    window: int | None = None  # tokens its attention looks back, where it is bounded
+    window: int | None = None  # tokens of its attention window, where it is bounded
     source: str = ""
 
     @property

@@ -256,7 +256,7 @@ def test_local_models_need_no_fetch(site: Site) -> None:
     file.write_text(f'extends = "demo"\nmodel = "{site.root}/m.gguf"\nport = 18009\n')
     assert site.fetch() == f"x: nothing to fetch: its model is {site.root}/m.gguf\n"
     file.write_text('extends = "demo"\nengine = "openai"\nmodel = "m"\nport = 18009\n')
-    assert site.fetch() == "x: nothing to fetch: its engine gets the model by itself\n"
+    assert site.fetch() == "x: nothing to fetch: the engine downloads the model itself\n"
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ STOP = (
         (None, FAULT, "failed", "it hung"),
         (Seen("inactive"), STOP, "stopped", "asked"),
         (None, STOP, "stopped", "asked"),
-        (Seen("failed"), FAULT[:1], "failed", "its watchdog ended without a word"),
+        (Seen("failed"), FAULT[:1], "failed", "the watchdog exited without recording a cause"),
         (Seen("inactive"), FAULT[:1], "stopped", "stopped"),
     ],
 )
