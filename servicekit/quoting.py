@@ -159,9 +159,9 @@ def _require_program(argv: Sequence[str]) -> None:
 
 
 def _refuse(pattern: str | re.Pattern[str], text: str, place: str, *, why: str = "") -> None:
-    found = _NOWHERE.search(text) or re.search(pattern, text)
-    if found is not None:
-        character = found[0]
+    match = _NOWHERE.search(text) or re.search(pattern, text)
+    if match is not None:
+        character = match[0]
         shown = f' "{character}"' if character.isprintable() else ""
         raise UnquotableError(f"{place} cannot contain U+{ord(character):04X}{shown}{why}")
 

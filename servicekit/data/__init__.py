@@ -24,5 +24,5 @@ def names(folder: str) -> tuple[str, ...]:
     """Return the names of the tables in `folder`, sorted."""
     from importlib.resources import files
 
-    found = (entry.name for entry in (files(__name__) / folder).iterdir())
-    return tuple(sorted(name.removesuffix(SUFFIX) for name in found if name.endswith(SUFFIX)))
+    entries = (entry.name for entry in (files(__name__) / folder).iterdir())
+    return tuple(sorted(name.removesuffix(SUFFIX) for name in entries if name.endswith(SUFFIX)))

@@ -317,8 +317,8 @@ class LogReader:
             if line.prefixed and isinstance(unfinished.source, Mark):
                 continue
             unfinished.text = f"{unfinished.text} {line.message.strip()}"
-            found = _captured(unfinished.source, unfinished.text)
-            fresh = {name: text for name, text in found.items() if name not in unfinished.known}
+            captures = _captured(unfinished.source, unfinished.text)
+            fresh = {name: text for name, text in captures.items() if name not in unfinished.known}
             if not fresh:
                 continue
             unfinished.known = {**unfinished.known, **fresh}
@@ -351,10 +351,10 @@ class LogReader:
         known = self._findings.get(signature.id)
         if known is not None and not known.outlived:
             return
-        found = _captured(signature, message)
+        captures = _captured(signature, message)
         finding = LogFinding(
             signature=signature,
-            captures=found,
+            captures=captures,
             lines=(shown(line.text),),
             at=self._at,
             phase=self.phase,
@@ -364,7 +364,7 @@ class LogReader:
         self._findings[signature.id] = finding
         self._offsets[signature.id] = offset
         self._new.append(finding)
-        self._unfinished.append(_Unfinished(signature, message, line.speaker, found))
+        self._unfinished.append(_Unfinished(signature, message, line.speaker, captures))
         if signature.cause is Cause.DRAFT_GRAPH_DISABLED:
             self._facts = replace(self._facts, draft_graph_disabled=True)
 
@@ -375,18 +375,18 @@ class LogReader:
         return [mark for mark in marks if mark.literal in line.text and mark.match(message)]
 
     def _note_mark(self, mark: Mark, line: LogLine, message: str) -> None:
-        found = _captured(mark, message)
-        if self._engine == "any" and mark.engine and (mark.begins or found):
+        captures = _captured(mark, message)
+        if self._engine == "any" and mark.engine and (mark.begins or captures):
             self._engine = mark.engine  # this line only that engine writes
             self._knowledge = knowledge(mark.engine)
         self._step = None if mark.ends else mark.phase or self._step
         if mark.phase:
             self._enter(mark.phase, line)
-        self._note_facts(mark, found, line)
+        self._note_facts(mark, captures, line)
         for cleared in mark.clears:
             self._findings.pop(cleared, None)
         if mark.has_captures:
-            self._unfinished.append(_Unfinished(mark, message, line.speaker, found))
+            self._unfinished.append(_Unfinished(mark, message, line.speaker, captures))
 
     def _enter(self, phase: BootPhase, line: LogLine) -> None:
         if phase in self._phases:
@@ -396,10 +396,10 @@ class LogReader:
             if phase is BootPhase.SERVING or finding.speaker in {"", line.speaker}:
                 self._outlive(finding)
 
-    def _note_facts(self, mark: Mark, found: Mapping[str, str], line: LogLine) -> None:
+    def _note_facts(self, mark: Mark, captures: Mapping[str, str], line: LogLine) -> None:
         if _FURTHER_RANK.search(line.speaker):
             return
-        for name, text in found.items():
+        for name, text in captures.items():
             number = float(text.replace(",", ""))
             if name == "slot_tokens":
                 self._facts = replace(

@@ -79,10 +79,10 @@ def diagnose(
     if signal == signals.SIGILL:  # stronger than any line: no engine raises it by intention
         finding = None
     if finding is not None:
-        found = _from_finding(finding, log, _normal(options or {}), profile)
+        diagnosis = _from_finding(finding, log, _normal(options or {}), profile)
     else:
-        found = _from_ending(log, exit_status, signal, profile)
-    return replace(found, figures=figures_of(log))
+        diagnosis = _from_ending(log, exit_status, signal, profile)
+    return replace(diagnosis, figures=figures_of(log))
 
 
 def figures_of(log: Reading) -> dict[str, float]:
@@ -173,14 +173,14 @@ def _from_finding(
 ) -> Diagnosis:
     signature = finding.signature
     cause = signature.cause or Cause.UNKNOWN
-    found: dict[str, str | int | float] = {
+    captures: dict[str, str | int | float] = {
         name: _value(text) for name, text in finding.captures.items()
     }
     for name, ratio in signature.derive.items():
-        upper, lower = (found.get(part) for part in ratio.split(" / "))
+        upper, lower = (captures.get(part) for part in ratio.split(" / "))
         if isinstance(upper, int | float) and isinstance(lower, int | float) and lower:
-            found[name] = math.floor(100 * upper / lower) / 100
-    words = {**finding.captures, **{n: str(found[n]) for n in signature.derive if n in found}}
+            captures[name] = math.floor(100 * upper / lower) / 100
+    words = {**finding.captures, **{n: str(captures[n]) for n in signature.derive if n in captures}}
     words |= {"profile": profile}
     remedies = [
         text
@@ -190,7 +190,7 @@ def _from_finding(
     ]
     return Diagnosis(
         cause=cause,
-        captures=found,
+        captures=captures,
         sentence=_filled(signature.sentence, words, options) or cause.title,
         remedies=tuple(remedies) or _own_remedies(cause, profile),
         source=signature.source,

@@ -50,5 +50,5 @@ def _rate(*words: str) -> float | None:
         done = programs.run(["systemd-analyze", "--no-pager", "security", *words], limit=LIMIT)
     except programs.NotRunError:
         return None
-    found = _OVERALL.search(done.stdout)
-    return None if found is None else float(found[1])
+    match = _OVERALL.search(done.stdout)
+    return None if match is None else float(match[1])

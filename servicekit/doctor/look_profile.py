@@ -66,7 +66,7 @@ class ProfileQuestions:
 
         self._survey = board.ask(about, call(lambda: look_around(order, Tree())))
         self._plan = board.ask(
-            about, after(self._survey, lambda found: make_plan(order.profile, found.host))
+            about, after(self._survey, lambda survey: make_plan(order.profile, survey.host))
         )
         self._engine = then(
             lambda plan: versions.look(

@@ -83,11 +83,11 @@ def engines(delegated_group: Path) -> tuple[Path, ...]:
 
 def members(group: Path) -> set[int]:
     """Name the processes in a group and in the groups below it."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for folder, _, _ in os.walk(group):
         with suppress(OSError):
-            found.update(map(int, Path(folder, "cgroup.procs").read_text("ascii").split()))
-    return found
+            pids.update(map(int, Path(folder, "cgroup.procs").read_text("ascii").split()))
+    return pids
 
 
 def is_frozen(group: Path) -> bool:

@@ -40,12 +40,12 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _inheritable() -> list[int]:
     """List what we were given open ourselves, beyond the three streams: not ours to hand on."""
-    found = []
+    descriptors = []
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names are all that is needed
         with suppress(OSError):  # the directory's own, closed by now
             if int(name) > STDERR and os.get_inheritable(int(name)):
-                found.append(int(name))
-    return found
+                descriptors.append(int(name))
+    return descriptors
 
 
 @dataclass(frozen=True, slots=True)

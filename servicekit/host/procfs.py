@@ -157,14 +157,14 @@ def descendants(roots: Iterable[int], among: Mapping[int, Stat]) -> set[int]:
     below: dict[int, list[int]] = {}
     for process in among.values():
         below.setdefault(process.parent, []).append(process.pid)
-    found: set[int] = set()
+    pids: set[int] = set()
     look = [pid for pid in roots if pid in among]
     while look:
         pid = look.pop()
-        if pid not in found:
-            found.add(pid)
+        if pid not in pids:
+            pids.add(pid)
             look.extend(below.get(pid, ()))
-    return found
+    return pids
 
 
 def links(pid: int) -> Iterator[str]:
@@ -172,11 +172,11 @@ def links(pid: int) -> Iterator[str]:
 
     A leader that is a zombie shows none of its own, while its threads still hold them.
     """
-    found = False
+    listed = False
     for link in _links(f"/proc/{pid}/fd"):
-        found = True
+        listed = True
         yield link
-    if not found:
+    if not listed:
         for thread in threads(pid):
             yield from _links(f"/proc/{pid}/task/{thread}/fd")
 

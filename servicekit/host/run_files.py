@@ -105,8 +105,8 @@ def names(state: Path, folder: str) -> tuple[str, ...]:
 
 
 def _names(within: int) -> tuple[str, ...]:
-    found = os.listdir(within)
-    ours = (name for name in found if name.endswith(SUFFIX) and not name.startswith("."))
+    names = os.listdir(within)
+    ours = (name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
     return tuple(sorted(filter(str.isprintable, ours)))
 
 

@@ -70,7 +70,7 @@ def used_by(pids: Iterable[int], memory: procfs.ProcessReader) -> dict[str, int]
     links = {link for pid in pids for link in procfs.links(pid)}
     used = {path: _inode(path) for path in links if os.path.dirname(path) == DIRECTORY}  # noqa: PTH120 - a path of the kernel's
     maps = memory.read([f"/proc/{pid}/maps" for pid in pids])
-    for inode, path in (found for text in maps.values() for found in _MAPPED.findall(text)):
+    for inode, path in (match for text in maps.values() for match in _MAPPED.findall(text)):
         used[os.fsdecode(path)] = int(inode)
     return used
 

@@ -34,13 +34,13 @@ def listeners(host: str, port: int) -> tuple[ListeningSocket, ...]:
     allowed when all agree, each gets a share of the connections.
     """
     exact = "/proc/net/tcp6" if ":" in host else "/proc/net/tcp"
-    found: tuple[ListeningSocket, ...] = ()
+    every: tuple[ListeningSocket, ...] = ()
     for table in (exact, *({"/proc/net/tcp", "/proc/net/tcp6"} - {exact})):
-        found += tuple(_listening(table, port))
-        if matching := tuple(one for one in found if one.address == host):
+        every += tuple(_listening(table, port))
+        if matching := tuple(one for one in every if one.address == host):
             return matching  # which a second table, milliseconds to read, would not change
     for address in (f"::ffff:{host}", "0.0.0.0", "::"):  # noqa: S104 - what reaches any host
-        if matching := tuple(one for one in found if one.address == address):
+        if matching := tuple(one for one in every if one.address == address):
             return matching
     return ()
 

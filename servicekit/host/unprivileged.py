@@ -58,10 +58,10 @@ def ids_of(account: str | None) -> tuple[int, int] | None:
     if os.geteuid() != 0 or account is None:
         return None
     try:
-        found = pwd.getpwnam(account)
+        entry = pwd.getpwnam(account)
     except KeyError:
         return NOBODY, NOBODY
-    return (found.pw_uid, found.pw_gid) if found.pw_uid else (NOBODY, NOBODY)
+    return (entry.pw_uid, entry.pw_gid) if entry.pw_uid else (NOBODY, NOBODY)
 
 
 def trusted_path(path: str) -> str:
@@ -69,10 +69,10 @@ def trusted_path(path: str) -> str:
     kept = []
     for folder in path.split(os.pathsep):
         try:
-            found = Path(folder).stat()
+            status = Path(folder).stat()
         except OSError:
             continue
-        if found.st_uid == 0 and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_uid == 0 and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             kept.append(folder)
     return os.pathsep.join(kept)
 

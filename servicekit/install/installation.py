@@ -75,13 +75,13 @@ class Order:
 def propose(order: Order, tree: Tree) -> Proposal:
     """Compare what `order` wants with what is there. Reads only."""
     profile, places = order.profile, order.places
-    found = look_around(order, tree)
+    surveyed = look_around(order, tree)
     beside = neighbours(profile_id(profile.name), tree, places)
-    at_boot = tuple(name for name in found.host.rivals if beside.profiles[name].enabled)
+    at_boot = tuple(name for name in surveyed.host.rivals if beside.profiles[name].enabled)
     enable = order.enable
     if enable is None:
         enable = beside.own.enabled if beside.own is not None else not at_boot
-    plan = make_plan(profile, found.host)
+    plan = make_plan(profile, surveyed.host)
     wanted = artifacts(plan, order.manager, enabled=enable)
     proposed = Proposal(
         service=profile_id(profile.name),
@@ -114,7 +114,7 @@ def propose(order: Order, tree: Tree) -> Proposal:
 
 def look_around(order: Order, tree: Tree) -> Survey:
     """Find what `order` needs on the host, or in the image."""
-    found = survey(
+    surveyed = survey(
         order.profile,
         order.places,
         command=order.command,
@@ -125,14 +125,14 @@ def look_around(order: Order, tree: Tree) -> Survey:
         root=Path(tree.root),
     )
     host = replace(
-        found.host,
+        surveyed.host,
         uuids=order.uuids,
         kv_tokens=order.kv_tokens,
         alert_command=order.alert_command,
         log_format=order.log_format,
         sources=order.sources,
     )
-    return replace(found, host=host)
+    return replace(surveyed, host=host)
 
 
 def directories(places: Places, name: str, manager: str, user: str | None) -> Iterable[Directory]:

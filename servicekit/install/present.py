@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:
     """Read what is installed, by profile."""
-    found = {}
+    installed = {}
     for name in tree.names(places.manifests):
         if name.endswith(".json") and not name.startswith("."):
             path = places.manifests / name
@@ -29,14 +29,14 @@ def manifests(tree: Tree, places: Places) -> dict[str, Manifest]:
                 raise UserError(f'manifest "{path}" cannot be read: {reason(error)}') from None
             if present is not None:
                 manifest = from_json(present.content.decode(errors="replace"), where=str(path))
-                found[manifest.profile] = manifest
-    return found
+                installed[manifest.profile] = manifest
+    return installed
 
 
 def look(tree: Tree, paths: Iterable[PurePosixPath]) -> dict[PurePosixPath, Present]:
     """Read what is there at `paths`; those where nothing is are left out."""
-    found = {path: tree.look(path) for path in paths}
-    return {path: present for path, present in found.items() if present is not None}
+    files = {path: tree.look(path) for path in paths}
+    return {path: present for path, present in files.items() if present is not None}
 
 
 def drifted(
@@ -50,20 +50,20 @@ def drifted(
     for manifest in (*installed, *others):
         for written in manifest.files:
             ours.setdefault(written.path, []).append(written)
-    found: dict[PurePosixPath, str] = {}
+    changed: dict[PurePosixPath, str] = {}
     for path, known in ours.items():
         try:
             here = tree.look(path)
         except PermissionError:
             continue  # an account that may read it reports it
         except OSError as error:
-            found[path] = f"{path}: {error.strerror}"
+            changed[path] = f"{path}: {error.strerror}"
             continue
         if here is None:
-            found[path] = f"{path} is missing"
+            changed[path] = f"{path} is missing"
         elif not any(written.is_(here.content, here.mode) for written in known):
-            found[path] = f"{path} was changed"
+            changed[path] = f"{path} was changed"
     return {
-        manifest.profile: tuple(found[w.path] for w in manifest.files if w.path in found)
+        manifest.profile: tuple(changed[w.path] for w in manifest.files if w.path in changed)
         for manifest in installed
     }

@@ -47,10 +47,10 @@ class Tree:
         """User and group id of an account of the system below the root, `None` if there is none."""
         if not self.is_image:
             try:
-                found = pwd.getpwnam(name)
+                account = pwd.getpwnam(name)
             except KeyError:
                 return None
-            return found.pw_uid, found.pw_gid
+            return account.pw_uid, account.pw_gid
         passwd = self.look(PurePosixPath("/etc/passwd"))
         for line in passwd.content.decode(errors="replace").splitlines() if passwd else ():
             match line.split(":"):
@@ -64,14 +64,14 @@ class Tree:
         """Read the file or link at `path`; `None` where there is none."""
         try:
             with self._at(path) as (directory, name):
-                found = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                if stat.S_ISLNK(found.st_mode):
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode):
                     return Present(os.readlink(name, dir_fd=directory).encode(), SYMLINK)
-                if not stat.S_ISREG(found.st_mode):
+                if not stat.S_ISREG(status.st_mode):
                     raise OSError(errno.EEXIST, "not a regular file; move it away")
                 file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
                 with os.fdopen(file, "rb") as stream:
-                    return Present(stream.read(), stat.S_IMODE(found.st_mode))
+                    return Present(stream.read(), stat.S_IMODE(status.st_mode))
         except FileNotFoundError:
             return None
 
@@ -93,12 +93,12 @@ class Tree:
 
     def missing(self, directories: Iterable[PurePosixPath]) -> tuple[PurePosixPath, ...]:
         """Which of `directories` and of those above them do not exist, outermost first."""
-        found: dict[PurePosixPath, bool] = {}
+        known: dict[PurePosixPath, bool] = {}
         for directory in directories:
             for path in (*reversed(directory.parents), directory):
-                if path not in found:
-                    found[path] = self._is_directory(path)
-        lacking = (path for path, exists in found.items() if not exists)
+                if path not in known:
+                    known[path] = self._is_directory(path)
+        lacking = (path for path, exists in known.items() if not exists)
         return tuple(sorted(lacking, key=lambda path: len(path.parts)))
 
     def make_directory(
@@ -275,11 +275,11 @@ class Tree:
 
 
 def _hand_over(parent: int, name: str, ids: tuple[int, int]) -> None:
-    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
-    if found.st_uid != 0:
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if status.st_uid != 0:
         return
-    if stat.S_ISDIR(found.st_mode):
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if stat.S_ISDIR(status.st_mode):
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return
         directory = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=parent)
         try:
@@ -288,7 +288,7 @@ def _hand_over(parent: int, name: str, ids: tuple[int, int]) -> None:
             os.fchown(directory, *ids)
         finally:
             os.close(directory)
-    elif found.st_nlink == 1:  # another name of the file may be where the account cannot go
+    elif status.st_nlink == 1:  # another name of the file may be where the account cannot go
         os.chown(name, *ids, dir_fd=parent, follow_symlinks=False)
 
 

@@ -131,5 +131,5 @@ def supervisor_url(environment: Mapping[str, str], *, socket: str = "") -> str |
     named = socket or environment.get(SERVER_URL, "")
     if named:
         return named if "://" in named else f"unix://{named}"
-    found = next((path for path in SUPERVISOR_SOCKETS if path.is_socket()), None)
-    return f"unix://{found}" if found is not None else None
+    usual = next((path for path in SUPERVISOR_SOCKETS if path.is_socket()), None)
+    return f"unix://{usual}" if usual is not None else None

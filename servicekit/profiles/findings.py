@@ -130,11 +130,11 @@ def _number(value: float) -> str:
 
 def syntax(error: ValueError) -> str:
     """Explain why a text is not TOML, from the error of `tomllib`."""
-    found = _SYNTAX.match(str(error))
-    if found is None:  # from Python's int(), passed on by tomllib
+    match = _SYNTAX.match(str(error))
+    if match is None:  # from Python's int(), passed on by tomllib
         return "contains a number with too many digits"
-    what = found["what"]
-    return f"{found['where']}: is not TOML: {what[0].lower()}{what[1:]}"
+    what = match["what"]
+    return f"{match['where']}: is not TOML: {what[0].lower()}{what[1:]}"
 
 
 def lines_of(text: str) -> dict[Path, int]:
@@ -143,7 +143,7 @@ def lines_of(text: str) -> dict[Path, int]:
     tomllib reports no positions, but every TOML statement is valid by itself, and no beginning of
     one is.
     """
-    found: dict[Path, int] = {}
+    lines: dict[Path, int] = {}
     header: Path = ()
     statement, begin = "", 1
     for number, line in enumerate(text.split("\n"), start=1):
@@ -155,12 +155,12 @@ def lines_of(text: str) -> dict[Path, int]:
         paths = list(_paths(content))
         if statement.lstrip().startswith("["):
             header = paths[-1]
-            found.setdefault(header, begin)
+            lines.setdefault(header, begin)
         else:
             for path in paths:
-                found.setdefault(header + path, begin)
+                lines.setdefault(header + path, begin)
         statement, begin = "", number + 1
-    return found
+    return lines
 
 
 def _paths(table: Mapping[str, Any]) -> Iterator[Path]:

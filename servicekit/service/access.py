@@ -50,11 +50,11 @@ class Account:
         if self.uid == 0:
             return path.exists()
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return False
-        shift = 6 if found.st_uid == self.uid else 3 if found.st_gid in self.gids else 0
-        return (stat.S_IMODE(found.st_mode) >> shift) & want == want
+        shift = 6 if status.st_uid == self.uid else 3 if status.st_gid in self.gids else 0
+        return (stat.S_IMODE(status.st_mode) >> shift) & want == want
 
 
 class RequiredAccess(NamedTuple):
@@ -114,9 +114,9 @@ def proved(
             os.setgroups(sorted(who.gids))
             os.setresgid(who.group, who.group, who.group)
             os.setresuid(uid, uid, uid)
-            found = list(_sentences(wanted, reader, covered, os.access))
+            sentences = list(_sentences(wanted, reader, covered, os.access))
             with os.fdopen(writing, "w") as pipe:
-                json.dump(found, pipe)
+                json.dump(sentences, pipe)
         finally:  # whatever happens, nothing of the parent's is done a second time
             os._exit(0)
     os.close(writing)
@@ -232,10 +232,10 @@ def only_root_changes(directory: Path) -> bool:
     root's entries in it.
     """
     for step in (*way(directory), directory):
-        found = step.stat()
-        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        sticky = found.st_mode & stat.S_ISVTX and step != directory
-        if found.st_uid != 0 or (shared and not sticky):
+        status = step.stat()
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sticky = status.st_mode & stat.S_ISVTX and step != directory
+        if status.st_uid != 0 or (shared and not sticky):
             return False
     return True
 

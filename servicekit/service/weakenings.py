@@ -82,20 +82,20 @@ def _of_program(program: Path, user: str | None) -> Iterator[str]:
 def _other_writers(path: Path, trusted: set[int]) -> str:
     """Name accounts outside `trusted` that can write `path`; empty if there are none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return ""
-    if found.st_uid not in trusted:
-        return f'"{_name(found.st_uid)}"'  # who can also change its mode
-    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
+    if status.st_uid not in trusted:
+        return f'"{_name(status.st_uid)}"'  # who can also change its mode
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return ""  # only the owner of an entry can replace it
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         return "every account"
-    if not found.st_mode & stat.S_IWGRP:
+    if not status.st_mode & stat.S_IWGRP:
         return ""
     if _has_acl(path):
         return "an account of its access list"
-    return ", ".join(f'"{_name(uid)}"' for uid in sorted(_members(found.st_gid) - trusted))
+    return ", ".join(f'"{_name(uid)}"' for uid in sorted(_members(status.st_gid) - trusted))
 
 
 def _has_acl(path: Path) -> bool:

@@ -136,8 +136,8 @@ class SshOutput:
         return TunnelFault(TunnelCause.UNKNOWN, f"ssh ended with {status.named}{message}")
 
     def _follow(self, line: str) -> None:
-        if found := _SERVER_KEY.match(line):
-            self._server_key = found[1]
+        if match := _SERVER_KEY.match(line):
+            self._server_key = match[1]
         elif _SERVER_REFUSED.match(line):
             self._refused = True
         elif _REVERSE_UP.match(line) or (line == _SESSION and not self._tunnel.reverse):

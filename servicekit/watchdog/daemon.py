@@ -286,14 +286,14 @@ class Watchdog:
 
     async def survey(self) -> SurveyResult:
         engine = self._alive()
-        found = await self._surveyor.look(engine)
+        result = await self._surveyor.look(engine)
         reap_adopted(self._census, self._engine, self._surveyor.processes)
-        left = (process.pid for process in found.orphans)
+        left = (process.pid for process in result.orphans)
         self._shared.look(left if engine is None else self._surveyor.members)
-        if engine is None and not found.orphans and (files := self._shared.clear()):
+        if engine is None and not result.orphans and (files := self._shared.clear()):
             message = f"removed shared memory of a dead engine: {', '.join(files)}"
             self.reporter.say(message, Priority.WARNING)
-        return found
+        return result
 
     async def probe(self) -> ProbePassed | ProbeFailed:
         result = await self._monitor.readiness()

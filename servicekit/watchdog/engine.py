@@ -140,8 +140,8 @@ class EngineProcess:
             for pid, marker in self._census.marked(processes).items()
             if marker == self.marker and processes[pid].session != os.getsid(0)
         }
-        found = procfs.descendants(roots, processes)
-        return {pid: processes[pid] for pid in found if processes[pid].alive}
+        members = procfs.descendants(roots, processes)
+        return {pid: processes[pid] for pid in members if processes[pid].alive}
 
     def hindrance(self, members: Iterable[Stat]) -> str:
         """Say what keeps its processes from running: a frozen control group, a debugger."""
@@ -252,7 +252,7 @@ def orphans(
     """
     processes = census.look() if processes is None else processes
     markers = census.marked(processes)
-    roots = {pid for pid, found in markers.items() if found.same_service(marker)}
+    roots = {pid for pid, other in markers.items() if other.same_service(marker)}
     for group in cgroups.engines(delegated) if delegated is not None else ():
         roots |= cgroups.members(group)
     roots |= census.adopted(processes)

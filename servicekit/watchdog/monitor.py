@@ -138,10 +138,10 @@ class EngineMonitor:
 
     def why_lost(self, process: Process, oom: OomProof | None) -> Fault:
         """Conclude why a process of the engine, which still runs, has died."""
-        found = self._diagnose(exit_status=1)
-        if not found.weak:
-            remedy = found.remedies[0] if found.remedies else ""
-            return Fault(found.cause, f"{process.named} died: {found.sentence}", remedy)
+        diagnosis = self._diagnose(exit_status=1)
+        if not diagnosis.weak:
+            remedy = diagnosis.remedies[0] if diagnosis.remedies else ""
+            return Fault(diagnosis.cause, f"{process.named} died: {diagnosis.sentence}", remedy)
         cause, why = Cause.WORKER_DIED, ""
         if oom is not None:
             cause, why = Cause.OOM_KILL, f": {oom.sentence}"
@@ -163,18 +163,18 @@ class EngineMonitor:
         a signal are better evidence.
         """
         self._reader.close()
-        found = self._diagnose(status.code, status.signal)
-        remedy = found.remedies[0] if found.remedies else ""
-        fault = Fault(found.cause, found.sentence, remedy)
-        if not found.weak:
+        diagnosis = self._diagnose(status.code, status.signal)
+        remedy = diagnosis.remedies[0] if diagnosis.remedies else ""
+        fault = Fault(diagnosis.cause, diagnosis.sentence, remedy)
+        if not diagnosis.weak:
             return fault
-        killed = status.signal == signal.SIGKILL or found.cause is Cause.WORKER_DIED
+        killed = status.signal == signal.SIGKILL or diagnosis.cause is Cause.WORKER_DIED
         if oom is not None and (oom.own or killed):
-            log = f"; its log: {found.sentence}" if found.signature else ""
+            log = f"; its log: {diagnosis.sentence}" if diagnosis.signature else ""
             sentence = oom.sentence + log
             return Fault(Cause.OOM_KILL, sentence, Cause.OOM_KILL.remedies[0])
         # SGLang ends itself with SIGKILL when one of its processes has failed, and says so before.
-        itself = found.cause in ENDS_ITSELF or (
+        itself = diagnosis.cause in ENDS_ITSELF or (
             self._profile.engine is EngineName.SGLANG
             and any("sigquit" in line.lower() for line in self._reader.reading().tail)
         )

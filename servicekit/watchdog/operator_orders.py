@@ -83,8 +83,8 @@ def _leave(file: Path, text: str) -> None:
 
 def _refuse_shared(directory: int, name: Path) -> None:
     """Refuse a directory that another account than ours or root's can write to."""
-    found = os.fstat(directory)
-    if found.st_uid not in {0, os.geteuid()} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    status = os.fstat(directory)
+    if status.st_uid not in {0, os.geteuid()} or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise OSError(errno.EPERM, "others can write to its directory", str(name))
 
 

@@ -38,11 +38,11 @@ def port_holder(
     A refused connection is known at once, while the kernel's table of sockets takes milliseconds to
     read, which is too long for a probe that runs ten times per second.
     """
-    found = () if refused(host, port) else listeners(host, port)
-    if not found:
+    listening = () if refused(host, port) else listeners(host, port)
+    if not listening:
         return None
     members = engine.members() if engine is not None else {}
-    unowned = [one for one in found if held_by(one.inode, members) is None]
+    unowned = [one for one in listening if held_by(one.inode, members) is None]
     if not unowned:
         return PortHolder(ours=True)
     first = unowned[0]

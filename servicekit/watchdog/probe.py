@@ -195,13 +195,13 @@ class Prober:
             return None
 
     async def _check_owner(self) -> None:
-        found = await self._owner()
+        ownership = await self._owner()
         port = self._profile.port
-        match found.owner:
+        match ownership.owner:
             case Owner.NONE:
                 raise _NotReadyError(ProbeFailure.REFUSED, f"nothing listens on port {port}")
             case Owner.FOREIGN:
-                sentence = f"port {port} is served by {found.who}, not by this engine"
+                sentence = f"port {port} is served by {ownership.who}, not by this engine"
                 raise _NotReadyError(ProbeFailure.NOT_OURS, sentence)
             case Owner.OURS | Owner.UNKNOWN:
                 return

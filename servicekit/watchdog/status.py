@@ -224,8 +224,8 @@ def conclude(
     """
     run = next(reversed(history.runs(records)), None)
     if seen is not None and seen.active in {"active", "activating", "reloading"}:
-        found = _unpublished(profile, seen, records, has_begun=has_begun)
-        return found or _between(profile, seen, run)
+        status = _unpublished(profile, seen, records, has_begun=has_begun)
+        return status or _between(profile, seen, run)
     if last is not None and last.state not in {"stopped", "failed"}:
         last = None
     if last is not None and (last.code is None or not _is_newest(last, records, now)):

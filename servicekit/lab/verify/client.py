@@ -232,8 +232,8 @@ async def _read(answer: httpx.Response, most: int) -> bytes:
     return bytes(content)
 
 
-def _first(found: object) -> Mapping[str, Any]:
-    first = found[0] if isinstance(found, list) and found else None
+def _first(value: object) -> Mapping[str, Any]:
+    first = value[0] if isinstance(value, list) and value else None
     return first if isinstance(first, dict) else {}
 
 
