@@ -114,6 +114,10 @@ class Notifier:
             self._status = line
             self._try(f"STATUS={line}")
 
+    def stopping(self) -> None:
+        """Send STOPPING=1: a ready service whose engine ends is not `active` any more."""
+        self._try("STOPPING=1")
+
     def extend(self, seconds: float) -> None:
         """Ask the manager to wait for at least `seconds` from now before it gives up."""
         self._try(f"EXTEND_TIMEOUT_USEC={int(seconds * 1_000_000)}")

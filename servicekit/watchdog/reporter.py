@@ -164,6 +164,9 @@ class Reporter:
             self._since, self._since_boottime = ledger.now(), clock.boottime()
         with self.fenced("the ledger"):
             self._record(before, now, seen)
+        if before.phase in UP and now.phase not in UP:
+            with self.fenced("the manager's state"):
+                self._notifier.stopping()
         self._publish(now, seen)
         # Figures in the words change all the time: what is news is another reason, or other words.
         news = was.reasons != seen.reasons

@@ -149,6 +149,14 @@ def hang_without_worker(stage: Stage) -> None:
     stage.send(worker, "KILL")
 
 
+def hang_and_ask_the_manager(stage: Stage) -> None:
+    """Have completions hang, and ask the manager for its view as soon as this is a fault."""
+    stage.tell(completion="hang")
+    stage.wait(lambda: stage.records(Kind.FAULT), READY_LIMIT, "it is a fault")
+    stage.happens(lambda: not stage.view().startswith("active "), 1)
+    stage.notes["view"] = (stage.view(), len(stage.records(Kind.GONE)))
+
+
 def hang_up(stage: Stage) -> None:
     """Close the terminal that the watchdog runs in."""
     stage.send(stage.manager_pid, "USR1")
@@ -555,6 +563,12 @@ def free_the_disk_and_die(stage: Stage) -> None:
 
 
 # What is looked at in the end: "" when it is as it must be.
+
+
+def was_shown_as_deactivating(stage: Stage) -> str:
+    """Over an ending engine the manager must not show an active service."""
+    view, gone = stage.notes["view"]
+    return "" if gone or view.startswith("deactivating ") else f"it was shown as {view}"
 
 
 def stranger_lives(stage: Stage) -> str:

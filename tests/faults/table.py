@@ -251,6 +251,17 @@ ROWS: Final[tuple[Row, ...]] = (
         quick=LATER,
     ),
     Row(
+        "shown-while-it-ends",
+        "the same, and systemd is asked before the engine has ended",
+        Failed("hung", 75, within=HANG),
+        engine="llamacpp",
+        script={"terms": 0},
+        act=acts.hang_and_ask_the_manager,
+        check=acts.was_shown_as_deactivating,
+        managers=(SYSTEMD,),
+        quick=(SYSTEMD,),
+    ),
+    Row(
         "hang-without-metrics",
         "completions hang, `/metrics` is not there",
         Failed("hung", 75, within=HANG),

@@ -79,6 +79,13 @@ def test_ready_is_told_together_with_the_status(manager: Manager) -> None:
     assert manager.heard() == "READY=1\nSTATUS=ready: answering"
 
 
+def test_the_end_of_a_ready_service_is_announced(manager: Manager) -> None:
+    """systemd shows the service as `deactivating` while its engine ends."""
+    with notifying() as told:
+        told.stopping()
+    assert manager.heard() == "STOPPING=1"
+
+
 def test_a_status_is_one_line_of_ascii_whatever_it_says(manager: Manager) -> None:
     """Quotes of an engine's log, with any letters and lines, cannot lose the message."""
     with notifying() as told:

@@ -100,6 +100,7 @@ def service(tmp_path: Path, free_port: int) -> Iterator[Service]:
         ("events", "flush", "the log"),
         ("notifier", "status", "the status line"),
         ("notifier", "extend", "the manager's timeout"),
+        ("notifier", "stopping", "the manager's state"),
         ("notifier", "keep_alive", "the manager's watchdog"),
         ("write", "", "the state file"),
         ("reporter", "_state", "the state file"),
