@@ -29,6 +29,8 @@ class Engine(ABC):
     scrub: ClassVar[tuple[str, ...]] = ()
     """Prefixes of variables that must not be inherited, such as `LLAMA_ARG_`."""
     pool_path: ClassVar[str | None] = None  # endpoint that reports the physical pool
+    identity_paths: ClassVar[tuple[str, ...]] = ()
+    """Endpoints of which the first that exists reports the loaded model, in `model_path`."""
     metrics_path: ClassVar[str | None] = None
     """Endpoint with Prometheus metrics; `None` if progress cannot be read."""
 
@@ -98,6 +100,11 @@ class Engine(ABC):
     def served(self, models: Any, profile: Profile) -> bool:  # noqa: ANN401 - parsed JSON
         """Whether the body of `/v1/models` lists the profile's model; `ShapeError` if no list."""
         return self.entry(models, profile) is not None
+
+    def loaded(self, body: str, profile: Profile) -> bool:
+        """Whether the body of an identity path names the profile's model, or none at all."""
+        path = shapes.parse_object(body).get("model_path")
+        return not isinstance(path, str) or shapes.may_be_model(path, profile.model)
 
     def answers_as(self, reply_model: str | None, profile: Profile) -> bool:
         """Whether the `model` of a completion's body is the profile's."""

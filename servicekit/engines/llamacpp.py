@@ -42,6 +42,7 @@ class LlamaCpp(Engine):
     default_executable: ClassVar = "llama-server"
     # Every option has such a variable, and an inherited one would change the recipe.
     scrub: ClassVar = ("LLAMA_ARG_",)
+    identity_paths: ClassVar = ("/props",)
     pool_path: ClassVar = "/props"
     metrics_path: ClassVar = "/metrics"
 

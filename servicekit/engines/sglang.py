@@ -43,6 +43,7 @@ class SgLang(Engine):
 
     name: ClassVar = EngineName.SGLANG
     default_executable: ClassVar = "sglang"
+    identity_paths: ClassVar = ("/model_info", "/get_model_info")
     pool_path: ClassVar = "/metrics"
     # `/server_info` reports it as well, beside the API key.
     metrics_path: ClassVar = "/metrics"

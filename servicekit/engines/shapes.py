@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit.engines.base import Completion, ShapeError
+from servicekit.profiles.vocabulary import HUB_FILE, HUB_ID
 from servicekit.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_CACHED: Final = re.compile(r"(?:^|/)models--(?P<repository>[^/]+)")
 LONGEST: Final = 18  # digits of a figure; Python refuses to read some thousand
 QUOTED: Final = 200  # characters of an unexpected body that an error quotes
 
@@ -69,6 +73,24 @@ def parse_object(body: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ShapeError(f"not a JSON object: {quote(body)}")
     return parsed
+
+
+def may_be_model(path: str, model: str) -> bool:
+    """Whether the path that an engine reports can be the model that a profile names.
+
+    Only like is compared with like: two names on the hub, two files or directories, or a name with
+    the hub's cache. An engine may have the model from elsewhere, by a path of its own.
+    """
+    repository = model.partition(":")[0]
+    cached = _CACHED.search(path)
+    if HUB_ID.match(model) or HUB_FILE.match(model):
+        if cached is not None and cached["repository"] != repository.replace("/", "--"):
+            return False
+        if HUB_ID.match(path):
+            return path.partition(":")[0] == repository
+    named = "" if HUB_ID.match(model) else PurePosixPath(model.rpartition(":")[2]).name
+    is_file = named.endswith(".gguf") or (model.startswith("/") and path.startswith("/"))
+    return not path or not named or not is_file or PurePosixPath(path).name == named
 
 
 def quote(body: object) -> str:

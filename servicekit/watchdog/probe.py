@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -151,6 +152,8 @@ class Prober:
             async with asyncio.timeout(self._profile.probe.deadline):
                 await self._check_owner()
                 models = await self._identify()
+                if not self._passed:
+                    await self._check_loaded()
                 identified, stage = True, "the completion"
                 completion = await self._complete()
                 stage = self._engine.pool_path or ""
@@ -175,6 +178,7 @@ class Prober:
             async with asyncio.timeout(self._profile.probe.deadline):
                 await self._check_owner()
                 await self._identify()
+                await self._check_loaded()
         except TimeoutError:
             sentence = f"no answer to /v1/models within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence)
@@ -215,11 +219,26 @@ class Prober:
             names = names_listed(models)
         except ShapeError as error:
             raise _NotReadyError(ProbeFailure.GARBAGE, f"/v1/models: {error}") from None
-        name = self._profile.served_name
+        if self._profile.served_name in names:  # an engine that lists what is behind the name
+            self._refuse_model()
         listed = quote(", ".join(f'"{each}"' for each in names)) or "nothing"
-        sentence = f'serves {listed}, not "{name}"'
-        if name in names:  # an engine that reports what is behind the name
-            sentence = f'serves another model than "{self._profile.model}" as "{name}"'
+        sentence = f'serves {listed}, not "{self._profile.served_name}"'
+        raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
+
+    async def _check_loaded(self) -> None:
+        """Compare the loaded model, where the engine reports it: once, since it stays loaded."""
+        for path in self._engine.identity_paths:
+            status, body = await self._get(path)
+            if status != HTTPStatus.OK:
+                continue
+            with suppress(ShapeError):
+                if not self._engine.loaded(body, self._profile):
+                    self._refuse_model()
+            return
+
+    def _refuse_model(self) -> NoReturn:
+        profile = self._profile
+        sentence = f'serves another model than "{profile.model}" as "{profile.served_name}"'
         raise _NotReadyError(ProbeFailure.WRONG_MODEL, sentence)
 
     async def _complete(self) -> Completion:

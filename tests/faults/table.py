@@ -100,12 +100,19 @@ ROWS: Final[tuple[Row, ...]] = (
         engine="sglang",
         script={"reply_name": "other"},
     ),
-    Row(
-        "wrong-model-behind-the-name",
-        "vLLM lists the right name, and another model behind it",
-        Failed("wrong-model", 78, within=PATIENCE + 1, says='another model than "lab/model"'),
-        engine="vllm",
-        script={"path": "lab/other"},
+    *(
+        Row(
+            f"wrong-model-behind-the-name-{engine}",
+            f"{engine}: the right name is listed, and another model is behind it",
+            Failed("wrong-model", 78, within=PATIENCE + 1, says='another model than "lab/model"'),
+            engine=engine,
+            script={"path": path},
+        )
+        for engine, path in (
+            ("sglang", "lab/other"),
+            ("vllm", "lab/other"),
+            ("llamacpp", "/cache/models--lab--other/snapshots/cafe/other.gguf"),
+        )
     ),
     Row(
         "not-our-process",

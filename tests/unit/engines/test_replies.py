@@ -194,6 +194,46 @@ def test_vllm_tells_which_model_has_the_name() -> None:
     assert sglang.served(models(root="served"), profile("sglang"))
 
 
+CACHE = "/cache/hub/models--owner--model/snapshots/cafe"
+
+
+@pytest.mark.parametrize(
+    ("path", "model", "same"),
+    [
+        ("owner/model", "owner/model", True),
+        ("owner/other", "owner/model", False),
+        (CACHE, "owner/model", True),
+        (CACHE, "owner/other", False),
+        (f"{CACHE}/model.Q4.gguf", "owner/model:Q4", True),
+        (f"{CACHE}/model.Q4.gguf", "owner/other:Q4", False),
+        (f"{CACHE}/model.Q4.gguf", "owner/model:model.Q4.gguf", True),
+        (f"{CACHE}/model.Q4.gguf", "owner/model:model.Q8.gguf", False),
+        ("/elsewhere/owner_model.gguf", "owner/model:Q4", True),
+        ("/models/a", "/models/a/", True),
+        ("/mnt/models/a", "/models/a", True),
+        ("/models/b", "/models/a", False),
+        ("/env/lib/package/small.gguf", "package:small.gguf", True),
+        ("/env/lib/package/large.gguf", "package:small.gguf", False),
+        ("relative/small.gguf", "/models/small.gguf", True),
+        ("/var/object-store/8f3a", "owner/model", True),
+        ("", "/models/a", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["sglang", "llamacpp"])
+def test_the_loaded_model_is_compared_as_far_as_it_can_be(
+    name: str, path: str, model: str, *, same: bool
+) -> None:
+    """Another name, file or cached repository is another model; a path of its own may be any."""
+    profile_of_model = profile(name).model_copy(update={"model": model})
+    assert engine(EngineName(name)).loaded(f'{{"model_path": "{path}"}}', profile_of_model) is same
+
+
+@pytest.mark.parametrize("body", ["{}", '{"model_path": null}', '{"model_path": 7}'])
+def test_an_engine_that_reports_no_model_is_not_refused(body: str) -> None:
+    """Releases without the field, and routers without a model, say nothing about it."""
+    assert engine(EngineName.LLAMACPP).loaded(body, profile("llamacpp"))
+
+
 @pytest.mark.parametrize("name", EngineName)
 def test_the_reply_must_be_the_served_models(name: EngineName) -> None:
     """A reply by another name, or by none, is another model's."""
