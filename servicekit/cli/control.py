@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -18,12 +17,14 @@ import typer
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import Anyway, ForUser, ProfileName, session_of
 from servicekit.cli.output import duration, note, ours, paint
+from servicekit.cli.progress import progress
 from servicekit.cli.session import Installed, Session
 from servicekit.errors import UserError, reason
 from servicekit.host import procfs
 from servicekit.install.rootfs import Tree
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.host import rivals
+from servicekit.service.unit import start_seconds
 from servicekit.watchdog import history, ledger
 from servicekit.watchdog.operator_orders import announce_stop, order_reset
 from servicekit.watchdog.status import Status
@@ -194,23 +195,31 @@ def is_up(now: Status) -> bool:
 
 
 def watch_start(
-    session: Session, service: Installed, *, limit: float = inf, one_try: bool = False
+    session: Session, service: Installed, *, limit: float | None = None, one_try: bool = False
 ) -> tuple[Status, float]:
-    """Show a start until it is up or over, for up to `limit` seconds; return status and seconds.
+    """Show a start until it is up or over; return status and seconds.
 
-    With `one_try` it is over with the first fault, not when the watchdog has tried often enough.
+    `limit` bounds the whole start; without it each run has the time in which its watchdog must end
+    the start. With `one_try` it is over with the first fault, not when the watchdog has tried often
+    enough.
     """
     profile = service.manifest.profile
+    recipe = _recipe(session, profile)
+    longest = inf if recipe is None else start_seconds(recipe)
+    run, run_began = None, 0.0
     expected = history.eta(ledger.read(Path(session.places.ledger(profile))))
     began = time.monotonic()
     was_up = False
-    with _progress(profile, expected) as show:
+    with progress(profile, recipe, expected) as show:
         while True:
             now = session.look(service)
             passed = time.monotonic() - began
             show(now)
             was_up = was_up or not now.at_rest
-            if is_up(now) or passed > limit:
+            if now.run != run:
+                run, run_began = now.run, passed
+            overdue = passed - run_began > longest if limit is None else passed > limit
+            if is_up(now) or overdue:
                 break
             if now.at_rest and (was_up or passed > UP_WITHIN):
                 break
@@ -233,10 +242,11 @@ def _first_try(session: Session, now: Status) -> Status:
 def watch_stop(session: Session, service: Installed, *, by: str) -> Status:
     """Stop a service for command `by`, with its progress shown, and return its status."""
     profile = service.manifest.profile
+    recipe = _recipe(session, profile)
     announce(session, profile, by)
     # A manager of its own for the order: this one goes on looking meanwhile.
     stopper = session.manager(service.manifest.manager)
-    with ThreadPoolExecutor(1) as orders, _progress(profile, None) as show:
+    with ThreadPoolExecutor(1) as orders, progress(profile, recipe) as show:
         stopping = orders.submit(stopper.stop, service.unit, limit=session.stop_limit(profile))
         while not stopping.done():
             show(session.look(service))
@@ -261,49 +271,3 @@ def conclude(now: Status, passed: float) -> None:
     if now.remedy:
         typer.echo(f"  remedy: {ours(now.remedy)}")
     typer.echo(f"  log:    {ours(f'`servicekit logs {now.profile}`').strip('`')}")
-
-
-@contextmanager
-def _progress(profile: str, expected: float | None) -> Iterator[Callable[[Status], None]]:
-    """Show a start: a moving line on a terminal, elsewhere a line for each change."""
-    if not sys.stdout.isatty():
-        yield _StartLines(profile, expected).show
-        return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
-    if expected is not None:
-        columns += [BarColumn(24), TextColumn("{task.fields[left]}")]
-    with Progress(*columns, transient=True) as progress:
-        task = progress.add_task(profile, total=expected, left="")
-
-        def show(now: Status) -> None:
-            passed = progress.tasks[0].elapsed or 0.0
-            left = "" if expected is None else _left(expected, passed)
-            what = f"{profile}: {now.state}: {now.why}"
-            progress.update(task, description=what, completed=passed, left=left)
-
-        yield show
-
-
-def _left(expected: float, passed: float) -> str:
-    if passed < expected:
-        return f"about {duration(expected - passed)} left"
-    return f"longer than the usual {duration(expected)}"
-
-
-class _StartLines:
-    """Prints a line for each change of a start."""
-
-    def __init__(self, profile: str, expected: float | None) -> None:
-        self._profile = profile
-        self._printed = ""
-        if expected is not None:
-            typer.echo(f"{profile}: usually ready after {duration(expected)}")
-
-    def show(self, now: Status) -> None:
-        """Print `now` if it changed; the verb prints the end."""
-        line = f"{self._profile}: {now.state}: {now.why}"
-        if line != self._printed and now.state not in {"ready", "stopped"} and not now.at_rest:
-            self._printed = line
-            typer.echo(line)

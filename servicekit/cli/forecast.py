@@ -102,6 +102,18 @@ def ask_gpus(names: Sequence[str]) -> Found:
     return Found(memory, tuple(sorted({*names, *aliases})), capability, uuids)
 
 
+def devices_of(names: Sequence[str]) -> tuple[Device, ...]:
+    """Query the driver about the GPUs called `names`; empty where it does not answer."""
+    if not names:
+        return ()
+    every = asyncio.run(_devices())
+    return tuple(
+        device
+        for index, device in enumerate(every)
+        if any(name == str(index) or device.uuid.startswith(name) for name in names)
+    )
+
+
 async def _devices() -> tuple[Device, ...]:
     gpus = Gpus(())
     try:

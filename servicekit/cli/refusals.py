@@ -6,7 +6,14 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from servicekit.cli.forecast import ask_gpus, budget_of, installed_engine, local_model, misfit
+from servicekit.cli.forecast import (
+    ask_gpus,
+    budget_of,
+    devices_of,
+    installed_engine,
+    local_model,
+    misfit,
+)
 from servicekit.cli.orders import installed_account, order_of
 from servicekit.cli.output import note, warn
 from servicekit.cli.session import Installed, Session
@@ -129,14 +136,15 @@ def _budget(plan: Plan, memory: int) -> Budget | None:
         return None  # no memory plan for this engine or model; the engine itself will report it
 
 
-def _port_holder(session: Session, service: Installed, recipe: Profile) -> str:
-    """Name a process of somebody else that holds the profile's port; empty where none is seen.
+def _foreign_holders(session: Session, service: Installed, recipe: Profile) -> Iterator[str]:
+    """Name foreign processes that hold the profile's port or the memory of its GPUs.
 
     An engine of ours is no obstacle: the manager or the watchdog stops it first.
     """
     held = sockets.listeners(recipe.host, recipe.port)
-    if not held:
-        return ""
+    devices = devices_of(recipe.gpus)
+    if not held and not any(device.processes for device in devices):
+        return
     census = Census()
     living = census.look()
     units = [f"servicekit-{name}" for name in session.manifests()]
@@ -146,11 +154,18 @@ def _port_holder(session: Session, service: Installed, recipe: Profile) -> str:
         holder = sockets.held_by(socket.inode, living)
         if holder is not None and holder not in ours:
             who = census.describe(living[holder]).named
-            return (
+            yield (
                 f'profile "{recipe.name}": port {recipe.port} is held by {who}: stop it, or give '
                 "the profile another port"
             )
-    return ""
+    allowance = recipe.watch.stranger_allowance
+    for device in devices:
+        foreign = {
+            pid: mib for pid, mib in device.processes.items() if pid in living and pid not in ours
+        }
+        if sum(mib or 0 for mib in foreign.values()) > allowance:
+            who = ", ".join(census.describe(living[pid], mib).named for pid, mib in foreign.items())
+            yield f'profile "{recipe.name}": the memory of {device.name} is held by {who}: stop it'
 
 
 def refuse_start(
@@ -165,10 +180,11 @@ def refuse_start(
     tree = Tree()
     order = order_of(session, recipe, tree, manager=service.manager.name)
     order = replace(order, user=installed_account(session, service.manifest))
-    if holder := _port_holder(session, service, recipe):
+    if holders := tuple(_foreign_holders(session, service, recipe)):
         if not anyway:
-            raise UserError(holder, hint="--anyway starts it, to wait for the port")
-        warn(holder)
+            raise UserError("\n".join(holders), hint="--anyway starts it, to wait for them")
+        for sentence in holders:
+            warn(sentence)
     order, _ = refuse(order, tree, anyway=anyway, known=known)
     if order.overruled == service.manifest.overruled:
         return

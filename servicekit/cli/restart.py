@@ -34,7 +34,7 @@ def restart(
         install_again(session, service, anyway=anyway)
     else:
         note_outdated(session, profile)
-        refuse_start(session, service, anyway=anyway)
+    refuse_start(session, session.installed(profile), anyway=anyway)
     order(session, service, by=f"restart {profile}", again=True)
     if not no_wait:
         follow(session, service)

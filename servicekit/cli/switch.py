@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Annotated
 
 import typer
@@ -34,7 +33,7 @@ def switch(
             "--timeout",
             min=0,
             metavar="SECONDS",
-            help="Time limit until it is ready; by default none.",
+            help="Time limit until it is ready; by default that of the profile.",
         ),
     ] = None,
     anyway: Anyway = False,
@@ -56,7 +55,7 @@ def switch(
     running = [one for one in others if one.manager.look([one.unit])[one.unit].is_up]
     for old in running:
         _stop(session, old, profile)
-    now, passed = _start(session, new, running, limit=inf if timeout is None else timeout)
+    now, passed = _start(session, new, running, limit=timeout)
     conclude(now, passed)
     if not is_up(now):
         if timeout is not None and passed > timeout:
@@ -86,7 +85,7 @@ def _stop(session: Session, old: Installed, profile: str) -> None:
 
 
 def _start(
-    session: Session, new: Installed, running: list[Installed], *, limit: float
+    session: Session, new: Installed, running: list[Installed], *, limit: float | None
 ) -> tuple[Status, float]:
     """Start it and watch its first try; return to the old one if the order fails."""
     try:

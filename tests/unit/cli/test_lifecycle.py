@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from importlib import resources
 from typing import TYPE_CHECKING
 
 import pytest
@@ -203,6 +204,41 @@ def test_nothing_is_stopped_for_a_measurement(host: Host, words: tuple[str, ...]
     assert done.code == 1
     assert '"long-context" runs, and uses the same GPU or port' in done.err
     assert "`servicekit --user switch balanced` first" in done.err
+    assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
+
+
+VERBS = (("start",), ("restart",), ("switch",), ("verify",), ("bench", "--anyway"))
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_no_verb_starts_more_context_than_the_model_has(host: Host, words: tuple[str, ...]) -> None:
+    """The model's own length is in the refusal, and nothing was stopped or started."""
+    demo = (resources.files("servicekit.data.profiles") / "demo.toml").read_text(encoding="utf-8")
+    text = demo.replace("requested = 2048", "requested = 1000000")
+    site(host, "long", text.replace('executable = "servicekit-llama-server"', ""))
+    assert host.run("install", "long", "--anyway").code == 0
+    manifest = host.home / "installed/long.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"overruled": []}))
+    if words[0] == "restart":
+        host.supervisord.program("servicekit-long", "RUNNING")
+    done = host.run(words[0], "long", *words[1:])
+    assert done.code == 1
+    assert "the model's own window is 8,192 tokens, not the 1,000,000 requested" in done.err
+    assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
+
+
+@pytest.mark.parametrize("words", VERBS)
+def test_no_verb_starts_on_a_gpu_that_a_foreign_process_holds(
+    host: Host, words: tuple[str, ...]
+) -> None:
+    """Root can name a process that the service's account could not see."""
+    host.added("balanced")
+    assert host.run("install", "balanced").code == 0
+    host.driver.does(gpus=[{**CARD, "compute": {str(os.getppid()): 9000}}])
+    done = host.run(words[0], "balanced", *words[1:])
+    assert done.code == 1
+    assert f"is held by pid {os.getppid()} (" in done.err
+    assert "9000 MiB" in done.err
     assert not [c for c in host.supervisord.calls if c.startswith(("stop", "startProcess"))]
 
 
