@@ -39,8 +39,7 @@ class AdoptedProcesses:
         with suppress(OSError):  # the name that version 0.1 gave it
             path.with_name("kin.json").rename(path)
         self._of = {"boot_id": boot_id, "pid1_started": pid1_started}
-        self.known = self._written = self._read()
-        """Those of earlier runs, alive or dead."""
+        self.known = self._written = self._read()  # those of earlier runs, alive or dead
 
     def _read(self) -> frozenset[ProcessKey]:
         try:

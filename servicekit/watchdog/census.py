@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from servicekit.host.facts import Process
     from servicekit.host.procfs import Stat
 
-VARIABLE: Final = "SERVICEKIT_RUN"
-"""Environment variable that carries the marker of a run."""
+VARIABLE: Final = "SERVICEKIT_RUN"  # environment variable that carries the marker of a run
 _SETTLED: Final = 5.0
 """Seconds of age after which a process without a marker is taken to stay so: it has executed."""
 

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from servicekit.watchdog.memory import Memory
 
-FAILURE_WINDOW: Final = 5.0
-"""Seconds for which a fatal failure must last …"""
+FAILURE_WINDOW: Final = 5.0  # seconds for which a fatal failure must last …
 FAILURE_THRESHOLD: Final = 3
 """… and how many times in a row it must be seen, before it ends the run."""
 

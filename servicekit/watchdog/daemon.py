@@ -151,8 +151,7 @@ class Watchdog:
         self._stops: set[asyncio.Task[None]] = set()
         self._ending: asyncio.Task[None] | None = None
         self._workers = Workers(self._census.memory, self._worker_exited)
-        self._swept: set[tuple[int, int]] = set()
-        """Orphans that were logged, by pid and start time."""
+        self._swept: set[tuple[int, int]] = set()  # orphans that were logged, by pid and start time
 
     async def run(self) -> ExitCode:
         """Run to a proven end; a bug of ours still leaves nothing alive behind."""

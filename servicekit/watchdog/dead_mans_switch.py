@@ -10,8 +10,7 @@ from __future__ import annotations
 import signal
 from typing import Final
 
-LIMIT: Final = 30.0
-"""Seconds that a turn of the loop may take, as WatchdogSec= in the systemd unit."""
+LIMIT: Final = 30.0  # seconds that a turn of the loop may take, as WatchdogSec= in the systemd unit
 
 
 class DeadMansSwitch:

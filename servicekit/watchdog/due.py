@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 class Rule(NamedTuple):
     """Something that happens by itself: when it is due, and what is made of it."""
 
-    what: str
-    """The deadline, as docs/transitions.md prints it."""
-    due: Callable[[Policy, Memory], float | None]
-    """The time; `None` while it is not waited for."""
+    what: str  # the deadline, as docs/transitions.md prints it
+    due: Callable[[Policy, Memory], float | None]  # the time; `None` while it is not waited for
     then: Callable[[Policy, Memory, float], tuple[Memory, Actions]]
 
 

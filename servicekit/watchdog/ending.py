@@ -23,8 +23,7 @@ from servicekit.watchdog.events import (
 if TYPE_CHECKING:
     from servicekit.watchdog.memory import Memory
 
-OVERDUE: Final = 10.0
-"""Seconds: an answer that is later than its own limit by this is given up."""
+OVERDUE: Final = 10.0  # seconds: an answer that is later than its own limit by this is given up
 HUNG_GRACE: Final = 5.0
 """Seconds: an engine that is hung, or lost a process, has nothing to drain: its grace period."""
 MARGIN: Final = 30.0

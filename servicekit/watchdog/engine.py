@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 SHELL: Final = "/bin/sh"
 PIPE_SIZE: Final = 1 << 20
 """Bytes of output that may wait in the pipe: the most that an ordinary user may set."""
-_KILL_ROUNDS: Final = 5
-"""Rounds of killing what was forked meanwhile."""
+_KILL_ROUNDS: Final = 5  # rounds of killing what was forked meanwhile
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -58,11 +57,9 @@ class EngineProcess:
         self, leader: Child, output: int, marker: Marker, census: Census, group: Path | None
     ) -> None:
         self.leader = leader
-        self.output = output
-        """Where its stdout and stderr are read, without blocking."""
+        self.output = output  # where its stdout and stderr are read, without blocking
         self.marker = marker
-        self.group = group
-        """Its control group, where ours was delegated."""
+        self.group = group  # its control group, where ours was delegated
         self._census = census
         self._spent: dict[tuple[int, int], Activity] = {}
         self._activity = Activity()

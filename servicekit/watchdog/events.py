@@ -37,20 +37,14 @@ class RunPhase(StrEnum):
 class ProbeFailure(StrEnum):
     """How a readiness probe failed."""
 
-    REFUSED = "refused"
-    """Nothing listens on the port."""
-    UNAVAILABLE = "unavailable"
-    """It replies that it is not ready (503)."""
-    UNANSWERED = "unanswered"
-    """The deadline passed."""
-    ERROR = "error"
-    """It replies with an error (5xx)."""
-    GARBAGE = "garbage"
-    """The reply does not follow the protocol."""
+    REFUSED = "refused"  # nothing listens on the port
+    UNAVAILABLE = "unavailable"  # it replies that it is not ready (503)
+    UNANSWERED = "unanswered"  # the deadline passed
+    ERROR = "error"  # it replies with an error (5xx)
+    GARBAGE = "garbage"  # the reply does not follow the protocol
     UNAUTHORIZED = "unauthorized"
     WRONG_MODEL = "wrong-model"
-    NOT_OURS = "not-ours"
-    """The socket belongs to a process that is not of this run."""
+    NOT_OURS = "not-ours"  # the socket belongs to a process that is not of this run
     WRONG_ANSWER = "wrong-answer"
     REPEATED = "repeated-answer"
     CPU_FALLBACK = "cpu-fallback"
@@ -115,16 +109,14 @@ class SurveyResult:
     """Hold VRAM on our GPUs and are not ours. Never touched."""
     port_holder: Process | None = None
     """Listens on our port and is no orphan. Not surveyed while an engine lives."""
-    locked_by: str = ""
-    """Another profile of servicekit that holds the lock on one of our GPUs."""
+    locked_by: str = ""  # another profile of servicekit that holds the lock on one of our GPUs
     gpu: GpuView = GpuView.NOT_USED
     gpu_note: str = ""
     unattributed_mib: int = 0
     """VRAM in use above this run's baseline that no living process accounts for."""
     gpu_busy: bool | None = None
     """Whether one of our GPUs is at work; `None` where the driver does not report it."""
-    engine_mib: int | None = None
-    """VRAM that the engine's tree holds, where the driver reports it."""
+    engine_mib: int | None = None  # VRAM that the engine's tree holds, where the driver reports it
 
 
 class LaunchFailedError(Exception):
@@ -144,16 +136,12 @@ class Started:
 
     at: float
     hold_until: float
-    last_cause: Cause | None = None
-    """Cause of the previous run's fault, when this run follows it."""
+    last_cause: Cause | None = None  # cause of the previous run's fault, when this run follows it
     faults_left: int = 1
     """Faults that the restart budget still allows, this run's included; 0: it is spent."""
-    budget: str = ""
-    """The budget in words, such as `5 faults in 60 min`."""
-    last_sentence: str = ""
-    """What is known of the last of those faults."""
-    host_deaths: int = 0
-    """How often in a row the host went down under the load of a start."""
+    budget: str = ""  # the budget in words, such as `5 faults in 60 min`
+    last_sentence: str = ""  # what is known of the last of those faults
+    host_deaths: int = 0  # how often in a row the host went down under the load of a start
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +239,11 @@ class ActivityRead:
 
     at: float
     activity: Activity
-    alone: bool = False
-    """Of an engine that had workers only the leader is left."""
+    alone: bool = False  # of an engine that had workers only the leader is left
     blocked: bool = False
     """A thread is in uninterruptible sleep: it waits for a disk, or for the driver."""
-    runnable: bool = False
-    """A thread runs, or wants to: until it runs, the kernel counts no delay."""
-    hindered: str = ""
-    """What keeps it from running, in words."""
+    runnable: bool = False  # a thread runs, or wants to: until it runs, the kernel counts no delay
+    hindered: str = ""  # what keeps it from running, in words
 
 
 @dataclass(frozen=True, slots=True)

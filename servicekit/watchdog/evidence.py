@@ -22,8 +22,7 @@ from servicekit.host.bounded import NoReplyError, output
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-WATCHED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals whose sender matters."""
+WATCHED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # signals whose sender matters
 _SI_USER: Final = 0
 """`si_code` of a signal that a process sent; negative codes are other ways of sending."""
 NOLOGIN_LIMIT: Final = 0.5
@@ -39,11 +38,9 @@ class Received:
 
     number: int
     code: int
-    pid: int
-    """The sender; 0 for the kernel itself, and for a process outside our pid namespace."""
+    pid: int  # the sender; 0 for the kernel itself, and for a process outside our pid namespace
     uid: int
-    command: str = ""
-    """The sender's command line, where it could still be read."""
+    command: str = ""  # the sender's command line, where it could still be read
 
     @property
     def from_kernel(self) -> bool:
@@ -181,8 +178,7 @@ def on_wsl(text: Callable[[str], str] = _text) -> bool:
 class OomKills:
     """How many processes the OOM killer has killed so far; `None` where that is not reported."""
 
-    group: int | None
-    """In our service's control group."""
+    group: int | None  # in our service's control group
     host: int | None
 
 
@@ -212,8 +208,7 @@ class OomProof:
     """The OOM killer has killed something."""
 
     sentence: str
-    own: bool
-    """Whether it was a process of this service: else it may have been anybody's."""
+    own: bool  # whether it was a process of this service: else it may have been anybody's
 
 
 def oom_evidence(before: OomKills, after: OomKills) -> OomProof | None:

@@ -21,14 +21,10 @@ if TYPE_CHECKING:
 class Holders:
     """Whose a GPU's memory is, in MiB over all GPUs that were looked at."""
 
-    engine_mib: int | None
-    """`None` where that is not known."""
-    orphans: Mapping[int, int | None]
-    """By pid."""
-    foreign: Mapping[int, int | None]
-    """By pid; 0 stands for processes outside our pid namespace."""
-    unattributed_mib: int
-    """In use above the baseline, and no living process accounts for it."""
+    engine_mib: int | None  # `None` where that is not known
+    orphans: Mapping[int, int | None]  # by pid
+    foreign: Mapping[int, int | None]  # by pid; 0 stands for processes outside our pid namespace
+    unattributed_mib: int  # in use above the baseline, and no living process accounts for it
     baseline: Mapping[str, int] = field(default_factory=dict)
     """MiB in use without a process, by UUID: the least that was ever seen."""
 

@@ -14,10 +14,8 @@ from servicekit.watchdog.events import Observed
 if TYPE_CHECKING:
     from servicekit.engines.base import Counters
 
-DRAFTED_LEAST: Final = 200
-"""Draft tokens over which an acceptance of zero is no accident."""
-GENERATED_LEAST: Final = 32
-"""Generated tokens over which a decode rate means something."""
+DRAFTED_LEAST: Final = 200  # draft tokens over which an acceptance of zero is no accident
+GENERATED_LEAST: Final = 32  # generated tokens over which a decode rate means something
 
 
 @dataclass(frozen=True, slots=True)

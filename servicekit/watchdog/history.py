@@ -27,12 +27,9 @@ if TYPE_CHECKING:
     from servicekit.watchdog.clock import Dated
 
 
-FIRST_ANSWER: Final = "waiting for the first answer"
-"""The boot phase of an engine that listens."""
-IMPORTS: Final = "launch and imports"
-"""What an engine does before its log shows a boot phase."""
-UNSEEN: Final = "launch and loading"
-"""The same of one whose log shows none before it listens."""
+FIRST_ANSWER: Final = "waiting for the first answer"  # the boot phase of an engine that listens
+IMPORTS: Final = "launch and imports"  # what an engine does before its log shows a boot phase
+UNSEEN: Final = "launch and loading"  # the same of one whose log shows none before it listens
 DEATHS_OF_THE_HOST: Final = frozenset({Cause.POWER_LOSS, Cause.IDLE_KILL})
 # Causes of runs that were cut off: the next run writes them.
 CUT_OFF: Final = DEATHS_OF_THE_HOST | {Cause.WATCHDOG_KILLED}
@@ -42,17 +39,12 @@ CUT_OFF: Final = DEATHS_OF_THE_HOST | {Cause.WATCHDOG_KILLED}
 class Holdoff:
     """What the runs before allow the next one."""
 
-    delay_seconds: float = 0.0
-    """How long the launch is to wait from now."""
-    faults_left: int = 1
-    """Faults that the budget still allows, the coming run's included."""
-    last_cause: Cause | None = None
-    """Why the run before failed, where this one follows it."""
+    delay_seconds: float = 0.0  # how long the launch is to wait from now
+    faults_left: int = 1  # faults that the budget still allows, the coming run's included
+    last_cause: Cause | None = None  # why the run before failed, where this one follows it
     last_sentence: str = ""
-    faults: int = 0
-    """Faults in a row."""
-    restarts: int = 0
-    """Runs since an operator last started the service."""
+    faults: int = 0  # faults in a row
+    restarts: int = 0  # runs since an operator last started the service
     host_deaths: int = 0
     """How often in a row the host went down while the model loaded or had just become ready."""
 
@@ -195,13 +187,11 @@ class RunSummary:
 
     run: str
     began: datetime
-    ended: datetime | None = None
-    """`None` while it lasts, or when it was cut off."""
+    ended: datetime | None = None  # `None` while it lasts, or when it was cut off
     code: int | None = None
     cause: Cause | None = None
     sentence: str = ""
-    ready_seconds: float | None = None
-    """From the launch to ready; `None` when it never was."""
+    ready_seconds: float | None = None  # from the launch to ready; `None` when it never was
     phases: Mapping[str, float] = field(default_factory=dict)
     """Seconds from the launch to the first boot phase, and in each that was left, by name."""
 
@@ -258,8 +248,7 @@ class PhaseTime:
 
     name: str
     seconds: float
-    usual: float | None
-    """Median of the starts before; `None` where none of them had this phase."""
+    usual: float | None  # median of the starts before; `None` where none of them had this phase
 
     @property
     def slow(self) -> bool:

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 FORMAT: Final = 1  # of the records; each run's first record carries it
-SIZE_LIMIT: Final = 1 << 20
-"""Bytes after which the ledger is rewritten with its newest half."""
+SIZE_LIMIT: Final = 1 << 20  # bytes after which the ledger is rewritten with its newest half
 LARGEST: Final = 4 * SIZE_LIMIT
 """Bytes beyond which a file is not the ledger of a watchdog, and is not read."""
 HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
@@ -39,8 +38,7 @@ STEADY: Final = 120.0
 """Seconds after it became ready within which the load of an engine may take its host down."""
 HOST_DEATHS: Final = 3
 """Deaths of the host under load, in a row, after which only an operator starts the service."""
-BOOTS_COMPARED: Final = 5
-"""Number of boots whose median is the expected time of the next one."""
+BOOTS_COMPARED: Final = 5  # number of boots whose median is the expected time of the next one
 
 
 class Kind(StrEnum):
@@ -50,23 +48,18 @@ class Kind(StrEnum):
     """A run began. Carries `pid`, `pid1_started`, `manager` …"""
     LAUNCHED = "launched"
     """The engine was started. Carries `engine_pid` and the GPUs' `baseline` in MiB."""
-    PHASE = "phase"
-    """The engine's log named a boot phase, in `boot`."""
+    PHASE = "phase"  # the engine's log named a boot phase, in `boot`
     READY = "ready"
     STEADY = "steady"
     """It has been up for `STEADY`, and again for `restart.healthy`, since it was ready."""
     DEGRADED = "degraded"
     RECOVERED = "recovered"
-    SIGNAL = "signal"
-    """A signal came from outside, with its sender."""
-    STOPPING = "stopping"
-    """The end began, by `cause`."""
+    SIGNAL = "signal"  # a signal came from outside, with its sender
+    STOPPING = "stopping"  # the end began, by `cause`
     FAULT = "fault"
     """The run failed, by `cause`. For a run that was cut off it is written by the next one."""
-    GONE = "gone"
-    """The run is over, with `code`: nothing of it is left."""
-    RESET = "reset"
-    """An operator started the service: earlier faults no longer count."""
+    GONE = "gone"  # the run is over, with `code`: nothing of it is left
+    RESET = "reset"  # an operator started the service: earlier faults no longer count
 
 
 # As version 0.1 wrote them.

@@ -99,8 +99,7 @@ class Loop:
         self._answer: ProbePassed | ProbeFailed | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._drift = _drift()
-        self._back_at = time.monotonic()
-        """When the loop meant to wake, or last did."""
+        self._back_at = time.monotonic()  # when the loop meant to wake, or last did
         self._bug: BaseException | None = None
         self._code: ExitCode | None = None
 

@@ -43,8 +43,7 @@ class Task:
 class Hold:
     """What keeps the launch waiting."""
 
-    clear: bool = False
-    """The last survey found nothing in the way."""
+    clear: bool = False  # the last survey found nothing in the way
     blocked: Fault | None = None
     blocked_since: float = 0.0
 
@@ -55,8 +54,7 @@ class Load:
 
     launched_at: float = 0.0
     progressed_at: float = 0.0
-    boot: str = ""
-    """The boot phase that the engine's log named last."""
+    boot: str = ""  # the boot phase that the engine's log named last
     identified: bool = False
     """The right model was listed: from here only real work counts as progress."""
 
@@ -67,20 +65,16 @@ class Probing(Task):
 
     sent_at: float = 0.0
     failure: ProbeFailure | None = None
-    sentence: str = ""
-    """The last failure, in words."""
-    failures: int = 0
-    """Failures of the same kind in a row."""
+    sentence: str = ""  # the last failure, in words
+    failures: int = 0  # failures of the same kind in a row
     failing_since: float = 0.0
     unanswered_since: float | None = None
     """When the first completion was sent that is still without an answer."""
     error_since: float | None = None
     wrong_since: float | None = None
     """When a ready service first failed in a way that ends it after `watch.failure_limit`."""
-    wrong: int = 0
-    """How many times it has since then."""
-    finished_at: float = 0.0
-    """When a completion, ours or a user's, was last known to finish."""
+    wrong: int = 0  # how many times it has since then
+    finished_at: float = 0.0  # when a completion, ours or a user's, was last known to finish
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +90,9 @@ class Vitals:
     """Whether the engine's processes do anything, while a completion waits."""
 
     last: ActivityRead | None = None
-    still: ActivityRead | None = None
-    """Since when they do nothing."""
-    gpu_idle_at: float = 0.0
-    """When a survey last found the GPU idle."""
-    hindered: str = ""
-    """What keeps them from running, in words."""
+    still: ActivityRead | None = None  # since when they do nothing
+    gpu_idle_at: float = 0.0  # when a survey last found the GPU idle
+    hindered: str = ""  # what keeps them from running, in words
     hindered_at: float = 0.0
 
 
@@ -110,16 +101,12 @@ class End:
     """How the run ends."""
 
     fault: Fault | None = None
-    stop: Fault | None = None
-    """The request to stop, when there was one."""
+    stop: Fault | None = None  # the request to stop, when there was one
     sigterms_sent: int = 0
     grace: float = 0.0
-    idle: ActivityRead | None = None
-    """Since when a leader without its workers does nothing."""
-    unsettled: str = ""
-    """What is still there of the engine, while settling."""
-    orphaned: bool = False
-    """Whether processes are among it."""
+    idle: ActivityRead | None = None  # since when a leader without its workers does nothing
+    unsettled: str = ""  # what is still there of the engine, while settling
+    orphaned: bool = False  # whether processes are among it
     code: ExitCode | None = None
 
 
@@ -128,14 +115,11 @@ class Memory:
     """All that a run remembers."""
 
     phase: RunPhase = RunPhase.HOLDING
-    since: float = 0.0
-    """When the phase was entered."""
+    since: float = 0.0  # when the phase was entered
     started: Started = NOT_STARTED
     """The run's first event: what the ledger says about the runs before."""
-    alive: bool = False
-    """An engine was ordered and its end has not been seen."""
-    served: bool = False
-    """It was ready in this run."""
+    alive: bool = False  # an engine was ordered and its end has not been seen
+    served: bool = False  # it was ready in this run
     hold: Hold = Hold()
     load: Load = Load()
     probe: Probing = Probing()
@@ -143,8 +127,7 @@ class Memory:
     vitals: Vitals = Vitals()
     survey: Task = Task()
     contexts: Contexts | None = None
-    conditions: tuple[Condition, ...] = ()
-    """What makes it degraded, oldest first."""
+    conditions: tuple[Condition, ...] = ()  # what makes it degraded, oldest first
     lost: WorkerExited | None = None
     """The process whose death made it degraded last, be it now or before it answered again."""
     first_lost: WorkerExited | None = None

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 # The published state is `starting` until an answer came, whatever the engine's log says.
 BOOT_WORDS: Final = {BootPhase.SERVING: FIRST_ANSWER}
-LOG_SIGN: Final = 1.0
-"""Seconds within which many lines of the log are one sign of progress."""
+LOG_SIGN: Final = 1.0  # seconds within which many lines of the log are one sign of progress
 OUTSIDE_SIGNALS: Final = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 )

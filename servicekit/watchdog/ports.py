@@ -21,8 +21,7 @@ class PortHolder:
 
     ours: bool | None
     """Whether every socket that may be reached is the engine's; `None` where that is hidden."""
-    process: Process | None = None
-    """The first that is not the engine's."""
+    process: Process | None = None  # the first that is not the engine's
 
     @property
     def who(self) -> str:

@@ -13,10 +13,8 @@ if TYPE_CHECKING:
     from servicekit.host.facts import Activity
 
 
-BUSY_CPU: Final = 0.1
-"""Part of one core that is work; less is a heartbeat."""
-BUSY_IO: Final = 1 << 20
-"""Bytes per second that are work; less is a heartbeat."""
+BUSY_CPU: Final = 0.1  # part of one core that is work; less is a heartbeat
+BUSY_IO: Final = 1 << 20  # bytes per second that are work; less is a heartbeat
 STILL_CPU: Final = 0.05
 """Part of one core below which an engine does nothing: idle ones take 0.02, working ones 0.88."""
 STARVED: Final = 0.5

@@ -50,25 +50,20 @@ class Status:
     """One profile, as `status --json` prints it."""
 
     profile: str
-    state: str
-    """One of the six published words, or `unknown`."""
-    since: str | None = None
-    """When it entered that state, ISO 8601."""
+    state: str  # one of the six published words, or `unknown`
+    since: str | None = None  # when it entered that state, ISO 8601
     run: str | None = None
-    pid: int | None = None
-    """The watchdog's process, while it lives."""
+    pid: int | None = None  # the watchdog's process, while it lives
     engine_pid: int | None = None
     cause: str | None = None
     reason: str | None = None
-    context: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(CONTEXT))
-    """Tokens."""
+    context: dict[str, int | None] = field(default_factory=lambda: dict.fromkeys(CONTEXT))  # tokens
     figures: dict[str, float] = field(default_factory=dict)
     """What the engine's boot log says about memory (GiB), tokens and requests."""
     planned: dict[str, float] = field(default_factory=dict)
     """What the memory plan of the install said of the same (GiB)."""
     ready_seconds: float | None = None
-    starting_seconds: float | None = None
-    """Seconds since the launch, while it starts."""
+    starting_seconds: float | None = None  # seconds since the launch, while it starts
     eta_seconds: float | None = None
     """Seconds that a start usually takes from the launch to ready; `None` without a past one."""
     restarts: int = 0
@@ -88,18 +83,15 @@ class Status:
     """Why the profile keeps its KV cache below FP8; `None` where it does not."""
     pool_drift: str = ""
     """How the pool differs from the memory plan's, in one sentence; empty where it does not."""
-    drift: tuple[str, ...] = ()
-    """Files that are not as the install left them."""
+    drift: tuple[str, ...] = ()  # files that are not as the install left them
     since_seconds: float | None = None
     """Seconds in that state; `None` if only the wall clock is known."""
-    overruled: tuple[str, ...] = ()
-    """Errors that `--anyway` overruled at the last install or start."""
+    overruled: tuple[str, ...] = ()  # errors that `--anyway` overruled at the last install or start
     trusted: tuple[str, ...] = ()
     """Weakenings of the service's protection that its install accepted."""
     outdated: str = ""
     """How profile or settings differ from what is installed, in one sentence; empty if not."""
-    servicekit: str | None = None
-    """Version of the watchdog that runs."""
+    servicekit: str | None = None  # version of the watchdog that runs
 
     @property
     def upgrade(self) -> str:

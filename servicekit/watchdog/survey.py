@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from servicekit.watchdog.engine import EngineProcess
     from servicekit.watchdog.gpu_holders import GpuSight, Holders
 
-GPU_IDLE: Final = 10
-"""Percent of utilisation up to which a GPU does nothing but draw a desktop."""
+GPU_IDLE: Final = 10  # percent of utilisation up to which a GPU does nothing but draw a desktop
 
 
 class Surveyor:
@@ -65,10 +64,8 @@ class Surveyor:
         self._addresses: tuple[str, ...] = ()
         self.baseline: dict[str, int] = {}
         """MiB that no process accounts for, by the UUID of each GPU."""
-        self.processes: Mapping[int, Stat] = {}
-        """All processes of the last survey."""
-        self.members: Mapping[int, Stat] = {}
-        """The engine's living processes among them."""
+        self.processes: Mapping[int, Stat] = {}  # all processes of the last survey
+        self.members: Mapping[int, Stat] = {}  # the engine's living processes among them
         if profile.gpus:
             from servicekit.host.gpu import Gpus, Lock
             from servicekit.watchdog.gpu_holders import GpuSight
