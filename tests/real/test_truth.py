@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -46,6 +47,14 @@ def status(machine: Machine, *before: str, user: str = "") -> dict[str, Any]:
 def fill(machine: Machine, place: str) -> None:
     """Leave no free block on a disk."""
     machine.run("sh", "-c", f"cat /dev/zero >{place}/fill", check=False)
+
+
+def history(machine: Machine) -> list[dict[str, Any]]:
+    """Return the records of the ledger."""
+    found: list[dict[str, Any]] = json.loads(
+        machine.run("servicekit", "history", "demo", "--json").stdout
+    )
+    return found
 
 
 def wait_ready(machine: Machine, not_run: str = "") -> dict[str, Any]:
@@ -112,6 +121,59 @@ def test_a_full_disk_does_not_bring_an_older_run_back(machine: Machine) -> None:
     finally:
         machine.run("rm", f"{HISTORY}/fill")
     machine.run("servicekit", "start", "demo", limit=LIMIT)
+
+
+CLOCK = "/run/clock"
+"""The file by which libfaketime moves the clock of our processes, and of no other."""
+
+
+@pytest.fixture
+def moved(machine: Machine) -> Iterator[list[str]]:
+    """Run watchdog and engine by a clock of their own; give the words that run others by it.
+
+    Namespaces do not cover CLOCK_REALTIME: only so can it be moved without the host's.
+    """
+    found = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+    if not found:
+        pytest.skip("libfaketime is not installed (Debian: faketime)")
+    environment = (
+        f"LD_PRELOAD={found[0]}",
+        f"FAKETIME_TIMESTAMP_FILE={CLOCK}",
+        "FAKETIME_CACHE_DURATION=1",
+        "FAKETIME_DONT_FAKE_MONOTONIC=1",
+    )
+    dropin = "/run/systemd/system/servicekit-demo.service.d/clock.conf"
+    machine.write(CLOCK, "+0\n")
+    machine.write(dropin, f"[Service]\nEnvironment={' '.join(environment)}\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("servicekit", "restart", "demo", limit=LIMIT)
+    try:
+        yield ["env", *environment]
+    finally:
+        machine.run("rm", dropin)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("servicekit", "restart", "demo", limit=LIMIT)
+
+
+def test_a_clock_that_is_moved_by_a_year_ends_nothing(machine: Machine, moved: list[str]) -> None:
+    """The service goes on, and each later run is the newest, whatever year it was begun in."""
+    run = wait_ready(machine)["run"]
+    for clock in ("+365d", "-365d"):
+        machine.write(CLOCK, f"{clock}\n")
+        for words in ((), moved):
+            told = status(machine, *words)
+            assert (told["state"], told["run"]) == ("ready", run)
+            assert 0 <= told["since_seconds"] < LIMIT * 10
+        machine.run("kill", "-9", str(told["engine_pid"]))
+        after = wait_ready(machine, not_run=run)
+        run = after["run"]
+        assert after["pid"] == int(machine.show("servicekit-demo", "MainPID"))
+        assert 0 <= after["since_seconds"] < LIMIT * 10
+    begun = [record["at"][:4] for record in history(machine) if record["kind"] == "started"]
+    assert int(begun[-2]) - int(begun[-1]) == 2
+    machine.run("servicekit", "stop", "demo")
+    stopped = status(machine)
+    assert (stopped["state"], stopped["run"]) == ("stopped", run)
 
 
 def test_clocks_a_year_off_change_nothing(machine: Machine) -> None:
