@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from machines.systemd import Machine, why_not
+from machines.systemd import PREFIX, Machine, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,9 +37,9 @@ def machine() -> Iterator[Machine]:
         machine.remove()
 
 
-def status(machine: Machine, *before: str, user: str = "") -> dict[str, Any]:
+def status(machine: Machine, *before: str, user: str = "", profile: str = "demo") -> dict[str, Any]:
     """Ask for the status, by another command or as another user."""
-    words = (*before, "/usr/local/bin/servicekit", "status", "demo", "--json")
+    words = (*before, "/usr/local/bin/servicekit", "status", profile, "--json")
     told: dict[str, Any] = json.loads(machine.run(*words, user=user).stdout)
     return told
 
@@ -57,14 +57,14 @@ def history(machine: Machine) -> list[dict[str, Any]]:
     return found
 
 
-def wait_ready(machine: Machine, not_run: str = "") -> dict[str, Any]:
+def wait_ready(machine: Machine, not_run: str = "", profile: str = "demo") -> dict[str, Any]:
     """Wait until another run than that one is ready."""
 
     def ready() -> dict[str, Any] | None:
-        now = status(machine)
+        now = status(machine, profile=profile)
         return now if now["state"] == "ready" and now["run"] != not_run else None
 
-    found = machine.wait_until(ready, LIMIT, "the demo is ready")
+    found = machine.wait_until(ready, LIMIT, f"{profile} is ready")
     assert found is not None
     return found
 
@@ -121,6 +121,69 @@ def test_a_full_disk_does_not_bring_an_older_run_back(machine: Machine) -> None:
     finally:
         machine.run("rm", f"{HISTORY}/fill")
     machine.run("servicekit", "start", "demo", limit=LIMIT)
+
+
+SUPERVISORD = """
+[unix_http_server]
+file=/run/supervisor.sock
+[supervisord]
+user=root
+logfile=/run/supervisord.log
+pidfile=/run/supervisord.pid
+childlogdir=/run
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface
+[include]
+files=/etc/supervisor/conf.d/*.conf
+"""
+
+
+@pytest.fixture
+def supervised(machine: Machine) -> Iterator[str]:
+    """Give a profile that a supervisord of root runs on the same machine, ready."""
+    machine.write("/etc/supervisor/supervisord.conf", SUPERVISORD)
+    machine.run("mkdir", "-p", "/etc/supervisor/conf.d")
+    text = 'allow = ["demo", "boxed"]\nsupervisor_socket = "/run/supervisor.sock"\n'
+    machine.write("/etc/servicekit/servicekit.toml", text)
+    machine.write("/etc/servicekit/profiles.d/boxed.toml", 'extends = "demo"\nport = 18078\n')
+    machine.run(PREFIX / "bin/supervisord", "-c", "/etc/supervisor/supervisord.conf")
+    try:
+        machine.run(
+            "servicekit", "install", "boxed", "--manager", "supervisor", "--now", limit=LIMIT
+        )
+        yield "boxed"
+        machine.run("servicekit", "uninstall", "boxed", "--purge", limit=LIMIT)
+    finally:
+        machine.run("pkill", "-F", "/run/supervisord.pid")
+        machine.run(
+            "rm", "/etc/servicekit/servicekit.toml", "/etc/servicekit/profiles.d/boxed.toml"
+        )
+
+
+def test_a_full_disk_under_supervisor_leaves_no_stale_state(
+    machine: Machine, supervised: str
+) -> None:
+    """Under Supervisor, too, the newest run is shown though neither file could be written."""
+    before = wait_ready(machine, profile=supervised)
+    fill(machine, STATE)
+    try:
+        machine.run("kill", "-9", str(before["engine_pid"]))
+        after = wait_ready(machine, not_run=before["run"], profile=supervised)
+    finally:
+        machine.run("rm", f"{STATE}/fill")
+    machine.wait_until(
+        machine.path(f"{STATE}/{supervised}/state.json").exists, LIMIT, "the state is written again"
+    )
+    assert status(machine, profile=supervised)["run"] == after["run"]
+    fill(machine, HISTORY)
+    try:
+        machine.run("kill", "-9", str(status(machine, profile=supervised)["engine_pid"]))
+        during = wait_ready(machine, not_run=after["run"], profile=supervised)
+        machine.run("servicekit", "stop", supervised)
+        stopped = status(machine, profile=supervised)
+        assert (stopped["state"], stopped["run"]) == ("stopped", during["run"])
+    finally:
+        machine.run("rm", f"{HISTORY}/fill")
 
 
 CLOCK = "/run/clock"
