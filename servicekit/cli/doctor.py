@@ -47,16 +47,19 @@ def doctor(
     Nothing is changed, and root is not needed. Exit code 1 if a check fails.
     """  # noqa: D301 - the character itself keeps the lines apart
     began = time.monotonic()
-    examination = examine(look(_request(session_of(ctx, user=user), profile), _note_waiting))
+    outdated: dict[str, str] = {}
+    request = _request(session_of(ctx, user=user), profile, outdated)
+    examination = examine(look(request, _note_waiting))
     seconds = time.monotonic() - began
     if json:
-        as_json({**examination.as_json(), "seconds": round(seconds, 3)})
+        as_json({**examination.as_json(), "outdated": outdated, "seconds": round(seconds, 3)})
     else:
         _print(examination, seconds)
     raise typer.Exit(1 if examination.verdict is CheckStatus.FAIL else 0)
 
 
-def _request(session: Session, only: str | None) -> DoctorRequest:
+def _request(session: Session, only: str | None, outdated: dict[str, str]) -> DoctorRequest:
+    """Collect what is to be examined, and in `outdated` what changed since its install."""
     installed = session.manifests()
     manager, no_manager = None, ""
     try:
@@ -72,8 +75,8 @@ def _request(session: Session, only: str | None) -> DoctorRequest:
                 raise
             refused.append(RefusedProfile(name, error.message.partition("\n")[0]))
         else:
-            if name in installed:
-                note_outdated(session, name)
+            if name in installed and (words := note_outdated(session, name)):
+                outdated[name] = ours(words)
             named = session.manager_name(None if manager is None else manager.name)
             orders.append(order_of(session, recipe, Tree(), manager=named))
     return DoctorRequest(

@@ -62,6 +62,8 @@ def _changed(session: Session, plan: InstalledPlan) -> str:
     return "" if installed == wanted else "settings"
 
 
-def note_outdated(session: Session, name: str) -> None:
+def note_outdated(session: Session, name: str) -> str:
+    """Print what `outdated` returns, and return it."""
     if words := outdated(session, name):
         note(ours(f'"{name}": {words}'))
+    return words

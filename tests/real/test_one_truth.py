@@ -372,7 +372,7 @@ def check(host: Host, name: str, words: str) -> None:
     now = host.now[name]
     assert (now["state"], now["served_name"]) == ("ready", name)
     assert now["url"] == f"http://127.0.0.1:{host.ports[name]}/v1"
-    assert now["restarts"] <= 1
+    assert now["restarts"] <= 1, host.command("history", name).stdout
     assert now["outdated"].startswith(words) if words else now["outdated"] == ""
     if name in PROBED:
         probe = host.command("probe", name, "--deep")
@@ -388,6 +388,15 @@ def test_what_was_installed_runs(host: Host, event: str, name: str) -> None:
         assert name in FILES_ALIKE
         return
     check(host, name, CASES[name])
+
+
+def test_doctor_names_what_has_changed(host: Host, event: str) -> None:
+    """`doctor --json` names each profile that changed since its install."""
+    assert event in EVENTS
+    found = json.loads(host.command("doctor", "--json").stdout)
+    told = {name: words.startswith(CHANGED) for name, words in found["outdated"].items()}
+    changed = [name for name in host.cases if CASES[name] == CHANGED]
+    assert told == dict.fromkeys(changed, True) | {"first-release": False}
 
 
 @pytest.mark.parametrize("name", ["as-installed", "port", "deleted"])

@@ -227,7 +227,7 @@ def test_a_clock_that_is_moved_by_a_year_ends_nothing(machine: Machine, moved: l
             told = status(machine, *words)
             assert (told["state"], told["run"]) == ("ready", run)
             assert 0 <= told["since_seconds"] < LIMIT * 10
-        machine.run("kill", "-9", str(told["engine_pid"]))
+        machine.run("kill", "-9", str(status(machine)["engine_pid"]))
         after = wait_ready(machine, not_run=run)
         run = after["run"]
         assert after["pid"] == int(machine.show("servicekit-demo", "MainPID"))

@@ -602,7 +602,8 @@ def test_as_json_it_is_for_programs(doctor: Any) -> None:  # noqa: ANN401 - as a
     """The verdict, how often each was said, and every check with its code."""
     done = doctor("doctor", "demo", "--json")
     said = json.loads(done.out)
-    assert said.keys() == {"verdict", "counts", "checks", "seconds"}
+    assert said.keys() == {"verdict", "counts", "checks", "outdated", "seconds"}
+    assert said["outdated"] == {}
     assert sum(said["counts"].values()) == len(said["checks"])
     assert said["seconds"] < 10
     (manager,) = (check for check in said["checks"] if check["code"] == "manager")
