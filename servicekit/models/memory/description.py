@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from servicekit.errors import UserError
 from servicekit.models.memory.geometry import (
@@ -17,14 +17,11 @@ from servicekit.models.memory.geometry import (
     elements,
     parameter_count,
 )
+from servicekit.models.memory.layers import layers_of, whole, with_defaults
 from servicekit.models.memory.window import window_of_config
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-_FULL: Final = "full_attention"
-_SLIDING: Final = ("sliding_attention", "chunked_attention")
-_LINEAR: Final = "linear_attention"
+_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
+_WIDTHS: Final = ("moe_intermediate_size", "block_ff_dim", "ffn_hidden_size")
 
 
 def geometry_from_table(table: Mapping[str, Any], checkpoint: str) -> Geometry:
@@ -68,36 +65,41 @@ def geometry_from_config(
 
     `weights` are the bytes of the checkpoint's tensors where they are known; without them they are
     worked out from the parameters at 16 bits, marked as an estimate. Raises `UserError` for a model
-    whose pools this package cannot work out (latent attention, a quantised or mixed-expert model
-    without its weights).
+    whose pools this package cannot work out (a layout that it does not know; without the weights a
+    quantised model, a mixture of experts, latent attention or Mamba).
     """
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
         raise UserError('config.json: "text_config" must be a table')
-    if text.get("kv_lora_rank"):
-        raise UserError("config.json: models with latent attention (MLA) cannot be planned")
-    kinds = _layer_kinds(text)
-    heads = _integer(text, "num_attention_heads")
-    hidden = _integer(text, "hidden_size")
+    text = with_defaults(text)
     dtype = _dtype(config, text)
-    recurrent = _recurrent(text, kinds.count(_LINEAR)) if _LINEAR in kinds else None
-    experts = next((text[key] for key in ("num_experts", "num_local_experts") if text.get(key)), 0)
+    layers = layers_of(text, dtype)
+    heads = whole(text, "num_attention_heads")
+    hidden = whole(text, "hidden_size")
+    latent = whole(text, "kv_lora_rank", default=0)
+    latent += whole(text, "qk_rope_head_dim", default=0) if latent else 0
+    experts = next((text[key] for key in _EXPERTS if text.get(key)), 0)
     quantised = bool(_quantisation(config))
     model_type = str(text.get("model_type", ""))
     geometry = Geometry(
         name=checkpoint or str(config.get("_name_or_path") or config.get("model_type") or "model"),
         hidden=hidden,
-        ffn=_integer(text, "intermediate_size", default=text.get("moe_intermediate_size")),
-        vocabulary=_integer(text, "vocab_size"),
-        context=window_of_config(text, _integer(text, "max_position_embeddings")),
-        attention_layers=len(kinds) - kinds.count(_LINEAR),
-        sliding=any(kind in _SLIDING for kind in kinds),
+        ffn=whole(text, "intermediate_size", default=_feed_forward(text, hidden)),
+        vocabulary=whole(text, "vocab_size"),
+        context=window_of_config(text, whole(text, "max_position_embeddings")),
+        attention_layers=layers.attention,
+        windowed_layers=layers.windowed,
+        window=layers.window,
+        sliding=layers.sliding,
+        chunked=layers.chunked,
+        latent=latent,
+        architecture=_architecture(config),
         heads=heads,
-        kv_heads=_integer(text, "num_key_value_heads", default=heads),
-        head_dim=_integer(text, "head_dim", default=hidden // heads if heads else 0),
-        recurrent=recurrent,
-        mtp_layers=_integer(text, "mtp_num_hidden_layers", default=0),
-        gated_attention=bool(text.get("attn_output_gate", recurrent is not None)),
+        kv_heads=whole(text, "num_key_value_heads", default=heads),
+        head_dim=whole(text, "head_dim", default=_head_dim(text, hidden, heads)),
+        recurrent=layers.recurrent,
+        mtp_layers=whole(text, "mtp_num_hidden_layers", default=0),
+        gated_attention=bool(text.get("attn_output_gate", "linear_num_value_heads" in text)),
         qk_norm=model_type.startswith("qwen3"),
         tied=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
         experts=experts,
@@ -118,36 +120,18 @@ def geometry_from_config(
     return replace(geometry, weights=elements(parameter_count(geometry), dtype))
 
 
-def _integer(table: Mapping[str, Any], key: str, *, default: object = None) -> int:
-    value = table.get(key)
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UserError(f'config.json: "{key}" must be a whole number, not {value!r}')
-    return value
+def _head_dim(text: Mapping[str, Any], hidden: int, heads: int) -> int:
+    return whole(text, "attention_head_dim", default=hidden // heads if heads else 0)
 
 
-def _layer_kinds(text: Mapping[str, Any]) -> Sequence[str]:
-    """Name every layer's kind, from `layer_types` or from the interval of full attention."""
-    count = _integer(text, "num_hidden_layers")
-    if isinstance(kinds := text.get("layer_types"), list):
-        return [str(kind) for kind in kinds]
-    if "linear_num_value_heads" in text:
-        interval = _integer(text, "full_attention_interval", default=4) or 1
-        return [_FULL if (index + 1) % interval == 0 else _LINEAR for index in range(count)]
-    return [_FULL] * count
+def _feed_forward(text: Mapping[str, Any], hidden: int) -> int:
+    """Return the width of the feed-forward layers where it has another name, or a usual one."""
+    return next((text[key] for key in _WIDTHS if isinstance(text.get(key), int)), 4 * hidden)
 
 
-def _recurrent(text: Mapping[str, Any], layers: int) -> Recurrent:
-    dtype = str(text.get("mamba_ssm_dtype", "float32"))
-    return Recurrent(
-        layers=layers,
-        value_heads=_integer(text, "linear_num_value_heads"),
-        key_heads=_integer(text, "linear_num_key_heads"),
-        value_dim=_integer(text, "linear_value_head_dim"),
-        key_dim=_integer(text, "linear_key_head_dim"),
-        conv_kernel=_integer(text, "linear_conv_kernel_dim"),
-        dtype=dtype if dtype in ELEMENT_BYTES else "float32",  # SGLang warns and does the same
-    )
+def _architecture(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _vision(config: Mapping[str, Any]) -> Vision | None:
@@ -157,8 +141,8 @@ def _vision(config: Mapping[str, Any]) -> Vision | None:
         return None
     # The defaults are those of SGLang's adjust_mem_fraction_for_vlm.
     return Vision(
-        hidden=_integer(vision, "hidden_size", default=1024),
-        layers=_integer(vision, "num_hidden_layers", default=24),
+        hidden=whole(vision, "hidden_size", default=1024),
+        layers=whole(vision, "num_hidden_layers", default=24),
         weights=0,
         encoder=0,
     )

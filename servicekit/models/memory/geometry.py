@@ -1,9 +1,9 @@
 """What a model looks like to a memory pool: layers, heads, states, weights. Pure.
 
 Three kinds of model share one shape: a plain transformer has only attention layers, a hybrid has
-recurrent (Gated DeltaNet) layers beside them, and a GGUF also knows the bytes of each layer, since
-llama.cpp may place layers one by one. All sizes are in bytes and all counts are of one GPU that
-holds the whole model.
+recurrent layers (Gated DeltaNet, Mamba, short convolutions) beside them, and a GGUF also knows the
+bytes of each layer, since llama.cpp may place layers one by one. All sizes are in bytes and all
+counts are of one GPU that holds the whole model.
 """
 
 from __future__ import annotations
@@ -56,24 +56,35 @@ def elements(count: int, dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recurrent:
-    """The Gated DeltaNet layers of a hybrid; in each, a request has one state of fixed size."""
+    """The recurrent layers of a hybrid; in each, a request has one state of fixed size.
+
+    Those of Gated DeltaNet have heads; of others only `channels` and `elements` are known.
+    """
 
     layers: int
-    value_heads: int
-    key_heads: int
-    value_dim: int
-    key_dim: int
     conv_kernel: int
+    value_heads: int = 0
+    key_heads: int = 0
+    value_dim: int = 0
+    key_dim: int = 0
+    channels: int | None = None
+    elements: int | None = None
     dtype: str = "float32"
     """Type of the recurrent state as the model's own configuration asks for it."""
+    automatic: str = ""
+    """What vLLM takes for `auto`, where that is another type."""
 
     @property
     def conv_dim(self) -> int:
         """Channels of the short convolution: queries, keys and values side by side."""
+        if self.channels is not None:
+            return self.channels
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     @property
     def state_elements(self) -> int:
+        if self.elements is not None:
+            return self.elements
         return self.value_heads * self.value_dim * self.key_dim
 
     def layer_bytes(self, dtype: str, *, draft_tokens: int = 0) -> int:
@@ -168,8 +179,16 @@ class Geometry:
     tied: bool = False
     experts: int = 0
     sliding: bool = False
-    """Whether some attention layers look back over a window only. They are counted in full: an
-    upper bound."""
+    """Whether some attention layers look back over a window, but not how many: all are counted in
+    full, an upper bound."""
+    windowed_layers: int = 0
+    """Attention layers that look back over `window` tokens only."""
+    window: int = 0
+    chunked: bool = False
+    """Whether the window begins at multiples of itself, as Llama 4's does."""
+    latent: int = 0
+    """Elements that one token keeps in each attention layer under latent attention (MLA)."""
+    architecture: str = ""
     weights: int  # bytes of the weights as they lie on the GPU
     weights_estimated: bool = False
     checkpoint: str = ""
@@ -195,6 +214,8 @@ class Geometry:
 
     def kv_layer_bytes(self, dtype: str) -> int:
         """Bytes of keys and values that one token adds to one attention layer."""
+        if self.latent:
+            return elements(self.latent, dtype)
         return 2 * elements(self.kv_heads * self.head_dim, dtype)
 
     def kv_token_bytes(self, dtype: str) -> int:
@@ -224,6 +245,12 @@ def parameter_count(geometry: Geometry) -> int:
     Exact for dense models: 8,030,261,248 for Llama-3.1-8B and 27,320,697,856 for Qwen3.8-27B.
     Raises `UserError` for mixtures of experts, whose experts this geometry does not describe.
     """
+    other = geometry.recurrent is not None and geometry.recurrent.channels is not None
+    if other or geometry.latent:
+        raise UserError(
+            f'the size of "{geometry.name}" cannot be computed from its shape',
+            hint="give the directory of its weights",
+        )
     if geometry.experts:
         raise UserError(
             f'the size of "{geometry.name}", a mixture of experts, cannot be computed',

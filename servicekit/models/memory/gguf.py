@@ -41,6 +41,16 @@ _SCALARS: Final[Mapping[int, str]] = {
 }
 _MOST_DIMENSIONS: Final = 8
 _MOST_BLOCKS: Final = 1 << 12
+# Of so many layers one looks back in full, where the header does not say; the others have a window.
+_PATTERNS: Final[Mapping[str, int]] = {
+    "gemma2": 2,
+    "gemma3": 6,
+    "gemma3n": 5,
+    "gpt-oss": 2,
+    "cohere2": 4,
+}
+_SIDE_BY_SIDE: Final = frozenset({"falcon-h1"})  # attention and a state in every layer
+_INTERVAL: Final = frozenset({"qwen3next", "qwen35", "qwen35moe"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +255,8 @@ class _Describer:
         hidden = self._integer("embedding_length")
         heads = self._integer("attention.head_count")
         mtp = min(self._integer("nextn_predict_layers", 0), blocks - 1)
-        recurrent = self._recurrent(blocks - mtp)
+        attention, states = self._split(blocks - mtp)
+        window, windowed = self._windows(attention)
         layout = self._layout(blocks)
         return Geometry(
             name=str(self._header.metadata.get("general.name", self._checkpoint)),
@@ -253,12 +264,14 @@ class _Describer:
             ffn=self._integer("feed_forward_length"),
             vocabulary=self._vocabulary(),
             context=self._integer("context_length"),
-            attention_layers=blocks - mtp - (recurrent.layers if recurrent else 0),
-            sliding=bool(self._get("attention.sliding_window")),
+            attention_layers=attention,
+            sliding=bool(window) and not windowed,
+            windowed_layers=windowed,
+            window=window if windowed else 0,
             heads=heads,
             kv_heads=self._integer("attention.head_count_kv", heads),
             head_dim=self._integer("attention.key_length", hidden // heads if heads else 0),
-            recurrent=recurrent,
+            recurrent=self._recurrent(states, hidden) if states else None,
             mtp_layers=mtp,
             tied=layout.tied,
             experts=self._integer("expert_count", 0),
@@ -269,16 +282,50 @@ class _Describer:
             layout=layout,
         )
 
-    def _recurrent(self, layers: int) -> Recurrent | None:
+    def _split(self, layers: int) -> tuple[int, int]:
+        """Count the layers with keys and values, and those with a state."""
+        heads = self._get("attention.head_count_kv")
+        stateful = self._integer("ssm.inner_size", 0) or self._integer("shortconv.l_cache", 0)
+        if not stateful:
+            return layers, 0
+        if self._architecture in _SIDE_BY_SIDE:
+            return layers, layers
+        if isinstance(heads, tuple) and len(heads) >= layers:
+            widths = self._get("feed_forward_length")
+            wide = widths if isinstance(widths, tuple) else (0,) * layers
+            # A layer that is neither attention nor feed-forward alone keeps a state.
+            states = sum(not head and not width for head, width in zip(heads, wide, strict=False))
+            return sum(head > 0 for head in heads[:layers]), states
+        if self._get("full_attention_interval") or self._architecture in _INTERVAL:
+            full = layers // (self._integer("full_attention_interval", 4) or 1)
+            return full, layers - full
+        raise UserError(
+            f'"{self._checkpoint}" cannot be planned: its header does not say which layers keep '
+            "a state",
+            hint="start it once: the engine's log gives the figures",
+        )
+
+    def _windows(self, layers: int) -> tuple[int, int]:
+        """Return the window in tokens, and how many layers have it (`set_swa_pattern`)."""
+        window = self._integer("attention.sliding_window", 0)
+        pattern = self._get("attention.sliding_window_pattern")
+        if isinstance(pattern, tuple) and pattern:
+            return window, sum(bool(pattern[n % len(pattern)]) for n in range(layers))
+        every = pattern if isinstance(pattern, int) else _PATTERNS.get(str(self._architecture), 0)
+        return window, sum(n % every < every - 1 for n in range(layers)) if window and every else 0
+
+    def _recurrent(self, layers: int, hidden: int) -> Recurrent:
         """Describe the recurrent layers the way llama.cpp does (`n_embd_r`, `n_embd_s`)."""
         if not (inner := self._integer("ssm.inner_size", 0)):
-            return None
+            kernel = self._integer("shortconv.l_cache")
+            return Recurrent(
+                layers=layers, conv_kernel=kernel, channels=hidden, elements=0, dtype="f32"
+            )
         state = self._integer("ssm.state_size") or 1
-        interval = self._integer("full_attention_interval", 4) or 1
         return Recurrent(
-            layers=layers - layers // interval,
+            layers=layers,
             value_heads=inner // state,
-            key_heads=self._integer("ssm.group_count"),
+            key_heads=self._integer("ssm.group_count", 0),
             value_dim=state,
             key_dim=state,
             conv_kernel=self._integer("ssm.conv_kernel"),

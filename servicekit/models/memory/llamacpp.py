@@ -4,7 +4,8 @@ Checked against the buffers that llama.cpp b11434 and the wheel `xllamacpp` log 
 CPU: they come out to a tenth of a per cent. What CUDA adds is an estimate.
 
     cells   = ctx-size / parallel, rounded up to 256, for each slot (--kv-unified: ctx-size for all)
-    KV      = cells * attention layers * (keys + values), each in its type
+    KV      = cells * attention layers * (keys + values), each in its type; layers with a window
+              have min(cells of a slot, window + ubatch) cells for each slot, rounded up to 256
     states  = slots * (1 + draft tokens) * recurrent layers * (window + state) in FP32
     compute = ubatch * ((3 * ffn + 5 * hidden) * 4 + cells of a slot * 2) + slots * vocabulary * 4
 
@@ -65,6 +66,7 @@ class LlamaCppSettings:
     slots: int
     cells: int  # cells of the whole cache
     slot_cells: int  # cells that one request can use
+    window_cells: int  # cells of the layers with a window, in the whole cache
     key_type: str
     value_type: str
     ubatch: int
@@ -101,6 +103,7 @@ def resolve(recipe: Recipe, geometry: Geometry) -> LlamaCppSettings:
         slots=slots,
         cells=slot_cells if unified else slot_cells * slots,
         slot_cells=slot_cells,
+        window_cells=_window_cells(recipe, geometry, slots, slot_cells, unified=unified),
         key_type=recipe.text("cache-type-k", "f16"),
         value_type=recipe.text("cache-type-v", "f16"),
         ubatch=recipe.integer("ubatch-size") or UBATCH,
@@ -112,6 +115,18 @@ def resolve(recipe: Recipe, geometry: Geometry) -> LlamaCppSettings:
         rows=1 + (drafts if speculates else 0),
         drafter=geometry.drafter(recipe.drafter) if recipe.drafter else None,
     )
+
+
+def _window_cells(
+    recipe: Recipe, geometry: Geometry, slots: int, slot_cells: int, *, unified: bool
+) -> int:
+    """Count the cells of the layers with a window (`llama_kv_cache_iswa`)."""
+    streams = 1 if unified else slots
+    if recipe.flag("swa-full"):
+        return slot_cells * streams
+    ubatch = recipe.integer("ubatch-size") or UBATCH
+    needed = geometry.window * (slots if unified else 1) + ubatch
+    return ceil_div(min(slot_cells, needed), CELL_ALIGNMENT) * CELL_ALIGNMENT * streams
 
 
 def token_bytes(geometry: Geometry, key_type: str, value_type: str) -> int:
@@ -191,10 +206,14 @@ def _parts(recipe: Recipe, geometry: Geometry, setting: LlamaCppSettings) -> Ite
     states = setting.share(setting.slots * setting.rows * state)
     yield Part(PartName.STATES, states, sequences if state else "")
     cell = token_bytes(geometry, setting.key_type, setting.value_type)
+    windowed = cell * geometry.windowed_layers // geometry.attention_layers
     drafted = elements(drafter.kv_elements, "f16") if drafter else 0
     types = dict.fromkeys((setting.key_type, setting.value_type))
     cells = f"{product(counted(setting.cells, 'cell'), short(cell + drafted))}, {'/'.join(types)}"
-    yield Part(PartName.KV, setting.share(setting.cells * cell) + setting.cells * drafted, cells)
+    cache = setting.cells * (cell - windowed) + setting.window_cells * windowed
+    if windowed:
+        cells += f"; {setting.window_cells:,} in {geometry.windowed_layers} layers"
+    yield Part(PartName.KV, setting.share(cache) + setting.cells * drafted, cells)
     yield Part(PartName.INTERMEDIATE, 0)
     yield Part(PartName.GRAPHS, 0)
     compute = compute_bytes(geometry, ubatch=setting.ubatch, slot_cells=setting.slot_cells)

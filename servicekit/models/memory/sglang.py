@@ -41,6 +41,7 @@ from servicekit.models.memory.sglang_options import (
     SPECULATIVE_REQUESTS,
     START,
     SglangSettings,
+    has_window_pool,
     resolve,
 )
 from servicekit.models.memory.units import GIB, counted, gib, product, short
@@ -416,5 +417,8 @@ def _relief_levers(setting: SglangSettings, sizes: SglangPools) -> tuple[str, ..
 def _notes(recipe: Recipe, setting: SglangSettings) -> Iterator[str]:
     if recipe.engine_version not in {"", setting.rules.name}:
         yield f"SGLang {recipe.engine_version} is planned like {setting.rules.name}"
-    if setting.geometry.sliding:
+    geometry = setting.geometry
+    if geometry.sliding:
         yield "sliding-window layers are counted in full: the pool will hold more tokens"
+    elif geometry.windowed_layers and not has_window_pool(geometry, recipe):
+        yield "SGLang keeps all tokens in this model's sliding-window layers, too"

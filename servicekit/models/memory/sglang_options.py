@@ -33,6 +33,17 @@ DFLASH_FAMILY: Final = frozenset({"DSPARK", "DFLASH"})
 _EAGLE_FAMILY: Final = frozenset({"EAGLE", "EAGLE3", "NEXTN"})
 # What `--max-running-requests` becomes under speculation when it is not given.
 SPECULATIVE_REQUESTS: Final = 48
+# Architectures whose layers with a window get a pool of their own (`is_hybrid_swa_model`), and how
+# many of its tokens there are for one of the other pool (`--swa-full-tokens-ratio`).
+_WINDOW_POOLS: Final = frozenset(
+    {
+        *("GptOssForCausalLM", "Llama4ForConditionalGeneration", "MellumForCausalLM"),
+        *("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration", "LagunaForCausalLM"),
+        *("Gemma4UnifiedForConditionalGeneration", "Step3p5ForCausalLM", "MiMoV2ForCausalLM"),
+        *("MiMoV2FlashForCausalLM", "GraniteSWAForCausalLM", "GraniteMoeSWAForCausalLM"),
+    }
+)
+_WINDOW_RATIO: Final = 0.8
 _FOUR_BITS: Final = frozenset({"nvfp4", "fp4_mx_block16", "fp4_e2m1"})
 # Below so many GiB: default prefill chunk and largest decode batch; 0: as `Arithmetic` says.
 _GPU_CLASSES: Final = ((20, 2048, 8), (35, 0, 0), (60, 4096, 32), (160, 8192, 256))
@@ -202,6 +213,10 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> SglangSettings:
     rules, state = arithmetic(recipe.engine_version), geometry.recurrent
     kv_dtype = recipe.kv_dtype(geometry.kv_dtype)
     token = _kv_token(geometry, kv_dtype)
+    if has_window_pool(geometry, recipe):
+        ratio = recipe.number("swa-full-tokens-ratio") or _WINDOW_RATIO
+        windowed = token * geometry.windowed_layers / geometry.attention_layers
+        token = round(token - windowed + ratio * windowed)
     speculation = _speculation(recipe, geometry, rules, token, kv_dtype)
     requests = recipe.integer("max-running-requests")
     if requests is None and speculation.algorithm:
@@ -243,6 +258,15 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> SglangSettings:
         workspace=WORKSPACE
         if recipe.text("attention-backend", "flashinfer") == "flashinfer"
         else 0,
+    )
+
+
+def has_window_pool(geometry: Geometry, recipe: Recipe) -> bool:
+    """Whether layers with a window have a pool of their own; else they keep all tokens."""
+    return (
+        geometry.architecture in _WINDOW_POOLS
+        and 0 < geometry.windowed_layers < geometry.attention_layers
+        and not recipe.flag("disable-hybrid-swa-memory")
     )
 
 

@@ -117,7 +117,8 @@ def resolve(recipe: Recipe, geometry: Geometry, total: int) -> VllmSettings:
     kv_dtype = recipe.kv_dtype(geometry.kv_dtype)
     state_dtype = recipe.text("mamba-ssm-cache-dtype", "auto")
     if state_dtype == "auto":
-        state_dtype = geometry.recurrent.dtype if geometry.recurrent else "float32"
+        state = geometry.recurrent
+        state_dtype = (state.automatic or state.dtype) if state else "float32"
     speculation = _speculation(recipe, geometry)
     large = total >= LARGE_GPU
     batched = recipe.integer("max-num-batched-tokens")
@@ -389,3 +390,7 @@ def _notes(recipe: Recipe, geometry: Geometry, setting: VllmSettings) -> Iterato
         yield "how this drafter's layers are grouped comes from vLLM's source, not from a start"
     if geometry.sliding:
         yield "sliding-window layers are counted in full: the pool will hold more tokens"
+    if geometry.chunked:
+        yield "vLLM keeps layers with chunked attention in full"
+    if geometry.latent and geometry.recurrent is not None:
+        yield "how latent attention and states share blocks was not checked against a start"

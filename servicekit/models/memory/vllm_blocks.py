@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KERNEL_BLOCK: Final = 16  # tokens to which an attention block is aligned, and its default length
 # Kinds of layers whose numbers differ by less than this factor form groups of the larger number.
 _ALIKE: Final = 1.5
+_UNBOUNDED: Final = 1 << 30  # tokens of a request where every layer has a window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,17 @@ class Blocks:
     bytes: int  # bytes that one block number stands for, all layers of a group
     attention_groups: int
     fixed: int
-    """Block numbers that a request takes however short it is: states, and layers with a window."""
+    """Block numbers that a request takes however short it is: states, and a drafter's windows."""
+    windows: int = 0
+    """Groups of the target's layers that look back over `reach` tokens, a batch in flight with
+    them."""
+    reach: int = 0
 
     def per_request(self, length: int) -> int:
         """Block numbers that a request of `length` tokens takes."""
-        return ceil_div(length, self.tokens) * self.attention_groups + self.fixed
+        # A window may begin inside a block: one more than it and a batch in flight fill.
+        window = (ceil_div(min(length, self.reach), self.tokens) + 1) * self.windows
+        return ceil_div(length, self.tokens) * self.attention_groups + window + self.fixed
 
     def reported(self, blocks: int, length: int) -> tuple[int, float]:
         """Return what vLLM says of `blocks` at `max_model_len`: tokens, and requests at once.
@@ -68,8 +75,16 @@ class Blocks:
 
     def longest(self, blocks: int) -> int:
         """Return the longest request for `blocks`; the pool reserves one of them."""
-        left = blocks - 1 - self.fixed
-        return max(0, left // self.attention_groups) * self.tokens
+        least, most = 0, blocks  # blocks of tokens: the first fits, the last may not
+        if not self.attention_groups and self.per_request(self.reach) < blocks:
+            return _UNBOUNDED
+        while least < most:
+            middle = (least + most + 1) // 2
+            if self.per_request(middle * self.tokens) < blocks:
+                least = middle
+            else:
+                most = middle - 1
+        return least * self.tokens
 
 
 def block_layout(
@@ -87,20 +102,23 @@ def block_layout(
     `aligned` is the cache mode that prefix caching brings: two states for a request, not one.
     """
     token = geometry.kv_layer_bytes(kv_dtype)
-    attention = geometry.attention_layers + drafts.full
+    # With chunks vLLM keeps one kind of layer only (`attention_chunk_size` in config/vllm.py).
+    own = 0 if geometry.chunked else geometry.windowed_layers
+    attention = geometry.attention_layers - own + drafts.full
     tokens, state_layers, states = block_size, 0, 0
     if (state := geometry.recurrent) is not None:
         page = state.layer_bytes(state_dtype, draft_tokens=drafts.tokens)
         tokens = max(tokens, KERNEL_BLOCK * ceil_div(page, KERNEL_BLOCK * token))
         state_layers, states = state.layers, (2 if aligned else 1) + drafts.tokens
-    size = _group_size(attention, drafts.windowed, state_layers)
-    # A window may begin inside a block: one more than it and a batch in flight fill.
+    size = _group_size(attention, drafts.windowed, own, state_layers)
     windowed = ceil_div(drafts.window - 1 + batched_tokens, tokens) + 1
     return Blocks(
         tokens=tokens,
         bytes=size * tokens * token,
         attention_groups=ceil_div(attention, size),
         fixed=ceil_div(state_layers, size) * states + ceil_div(drafts.windowed, size) * windowed,
+        windows=ceil_div(own, size),
+        reach=geometry.window - 1 + batched_tokens if own else 0,
     )
 
 

@@ -46,8 +46,11 @@ _INCLUDED: Final = frozenset({"default", "mrope", "llama3", "longrope", "su"})
 def window_of_config(text: Mapping[str, Any], declared: int) -> int:
     """Return the window of a `config.json` that declares so many positions: with its rope scaling.
 
-    YaRN counts from the length before scaling, other kinds from the declared one.
+    YaRN counts from the length before scaling, other kinds from the declared one. Gemma 3 scales
+    its layers without a window to the length that it declares.
     """
+    if "gemma3" in str(text.get("model_type")):
+        return declared
     rope = text.get("rope_scaling") or text.get("rope_parameters")
     if not isinstance(rope, dict):
         return declared
