@@ -13,6 +13,8 @@ import pwd
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from servicekit.errors import UserError, reason
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 1 << 20
 SHA256_DIGITS: Final = 64
+CONNECTIONS: Final = 4  # the hub limits each of them, and a home's line carries no more
 
 
 class Source(Protocol):
@@ -128,7 +131,13 @@ def check_space(states: Iterable[FetchState], cache: Path) -> None:
         )
 
 
-def complete(state: FetchState, source: Source, listener: ProgressListener) -> None:
+def complete(
+    state: FetchState,
+    source: Source,
+    listener: ProgressListener,
+    *,
+    connections: int = CONNECTIONS,
+) -> None:
     """Download what is missing, then make all files visible to engines.
 
     Raises `UserError`; what was downloaded is kept, and the next call resumes from it.
@@ -139,17 +148,79 @@ def complete(state: FetchState, source: Source, listener: ProgressListener) -> N
         with _alone(repository):
             for file in state.wanting:
                 repository.blob(file.digest).unlink(missing_ok=True)
-                listener.loading(file)
-                _load(state, file, source, listener)
+            _load_all(state, source, _Shared(listener), connections)
             _publish(repository, state.need.revision, state.listing)
     except OSError as error:
         raise _refusal(error, repository) from None
+
+
+class _StoppedError(Exception):
+    """Another download failed, or the user gave up."""
+
+
+class _Shared:
+    """The listener of several downloads, called by one at a time; `stopped` ends them."""
+
+    def __init__(self, listener: ProgressListener) -> None:
+        self._listener, self._lock = listener, Lock()
+        self.stopped = False
+
+    def checking(self, file: File) -> None:
+        with self._lock:
+            self._listener.checking(file)
+
+    def loading(self, file: File) -> None:
+        self._go_on()
+        with self._lock:
+            self._listener.loading(file)
+
+    def moved(self, size: int) -> None:
+        self._go_on()
+        with self._lock:
+            self._listener.moved(size)
+
+    def _go_on(self) -> None:
+        if self.stopped:
+            raise _StoppedError
+
+    def broke_off(self) -> None:
+        with self._lock:
+            self._listener.broke_off()
+
+
+def _load_all(state: FetchState, source: Source, listener: _Shared, connections: int) -> None:
+    """Download what is missing over several connections; the first failure ends all of them.
+
+    The threads are daemons: a user who gives up does not wait for a server that sends nothing.
+    """
+    files, ended = iter(state.wanting), SimpleQueue[BaseException | None]()
+
+    def work() -> None:
+        error = None
+        try:
+            for file in files:  # each is taken by one thread
+                _load(state, file, source, listener)
+        except BaseException as caught:  # noqa: BLE001 - it is raised where it is waited for
+            listener.stopped, error = True, caught
+        ended.put(error)
+
+    threads = [Thread(target=work, daemon=True) for _ in range(connections)]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            error = ended.get()
+            if error is not None and not isinstance(error, _StoppedError):
+                raise error
+    finally:
+        listener.stopped = True
 
 
 def _load(state: FetchState, file: File, source: Source, listener: ProgressListener) -> None:
     """Download one file; if a resumed file turns out wrong, download it again from the start."""
     repository, need = state.repository, state.need
     partial = repository.partial(file.digest)
+    listener.loading(file)
     while True:
         with open(partial, "r+b", opener=_make) as stream:
             if stream.seek(0, os.SEEK_END) > file.size:

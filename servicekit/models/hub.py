@@ -203,8 +203,8 @@ class Hub:
                 listener.moved(-begun)
                 into.truncate(into.seek(0))
             for chunk in answer.iter_bytes(CHUNK):
-                listener.moved(len(chunk))
                 into.write(chunk)
+                listener.moved(len(chunk))
                 if into.tell() > file.size:
                     break
         if into.tell() != file.size:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import threading
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
@@ -96,9 +97,9 @@ def standing(repository: Repository) -> FetchState:
 
 
 def fetched(repository: Repository, source: Source) -> Recorder:
-    """Look and complete, as a fetch does."""
+    """Look and complete, as a fetch does, but one file after the other."""
     recorder = Recorder()
-    complete(standing(repository), source, recorder)
+    complete(standing(repository), source, recorder, connections=1)
     return recorder
 
 
@@ -151,6 +152,34 @@ def test_a_broken_off_fetch_goes_on(repository: Repository) -> None:
     assert again.asked == [("sub/copy.safetensors", 4000), ("empty.txt", 0)]
     assert recorder.total == 3000
     assert standing(repository).left == 0
+
+
+def test_files_are_downloaded_beside_each_other(repository: Repository) -> None:
+    """A file waits for no other: all of them are asked for before the first has come."""
+    source, together = Source(), threading.Barrier(len(standing(repository).wanting))
+
+    def wait() -> None:
+        together.wait(20)
+
+    source.before = wait
+    recorder = Recorder()
+    complete(standing(repository), source, recorder)
+    assert recorder.total == sum(len(CONTENTS[name]) for name, _ in source.asked)
+    assert standing(repository).left == 0
+
+
+def test_the_first_failure_ends_the_others(repository: Repository) -> None:
+    """What still comes is cut off at its next piece, and its part is kept."""
+    source, together = Source(), threading.Barrier(len(standing(repository).wanting))
+
+    def fail_first() -> None:
+        if together.wait(20) == 0:
+            raise HubUnreachableError("the hub cannot be reached")
+
+    source.before = fail_first
+    with pytest.raises(HubUnreachableError):
+        complete(standing(repository), source, Recorder())
+    assert not repository.snapshot(COMMIT).exists()
 
 
 def test_what_was_begun_wrong_is_begun_anew(repository: Repository) -> None:
