@@ -13,6 +13,7 @@ import re
 import select
 import sys
 from collections import deque
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -117,6 +118,13 @@ _BAD: Final = re.compile(
 _TRACEBACK: Final = re.compile(
     r"^(?:\([^)]*\)\s|\[[^\]]*\]\s)*Traceback \(most recent call last\):"
 )
+# What an engine logs for each request that succeeds: llama.cpp's slots, and access logs.
+ROUTINE: Final = re.compile(
+    r"""(?:\([^)]*\)\s|\[[^\]]*\]\s)*
+        (?:(?:[\d.]+\s)?[IW]\s(?:slot|srv)\s
+        |.*\s"(?:GET|POST)\s/\S*\sHTTP/[\d.]+"\s200\b)""",
+    re.VERBOSE,
+)
 
 
 class Priorities:
@@ -152,6 +160,7 @@ class Output:
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
+        self.gone = False  # whether its reader is
 
     def write(self, line: str) -> None:
         if self._size > BACKLOG:
@@ -180,6 +189,7 @@ class Output:
             except OSError:  # the reader is gone: so is the use of all this
                 self._waiting.clear()
                 self._size = self._dropped = 0
+                self.gone = True
                 return True
             self._size -= written
             if written == len(piece):
@@ -197,8 +207,8 @@ class Events(Protocol):
     ) -> None:
         """Log an event; `fields` are lower case, such as `state="ready"`."""
 
-    def engine(self, line: str) -> None:
-        """Pass a line of the engine on."""
+    def engine(self, line: str, *, probe: bool = False) -> None:
+        """Pass a line of the engine on; with `probe` it is one that our own request caused."""
 
     def flush(self) -> None:
         """Write lines that waited for a slow reader, without waiting."""
@@ -234,8 +244,17 @@ class JournalEvents:
         except OSError:
             self._output.write(f"<{priority}>{message}")
 
-    def engine(self, line: str) -> None:
-        self._output.write(f"<{self._priorities.of(line)}>{line}")
+    def engine(self, line: str, *, probe: bool = False) -> None:
+        priority = self._priorities.of(line)
+        if probe:
+            priority = Priority.DEBUG
+        if not self._output.gone:
+            self._output.write(f"<{priority}>{line}")
+        if self._output.gone:  # a journald that was stopped has closed its stream for good
+            name = f"{IDENTIFIER}-{self._fields.get('profile', '')}"
+            entry = {"MESSAGE": line, "PRIORITY": int(priority), "SYSLOG_IDENTIFIER": name}
+            with suppress(OSError):
+                self._transport.send(entry.items())
 
     def flush(self) -> None:
         self._output.flush()
@@ -304,7 +323,8 @@ class LineEvents:
         entry |= {name: text for name, text in fields.items() if text}
         self._output.write(self._render({**entry, **self._fields}))
 
-    def engine(self, line: str) -> None:
+    def engine(self, line: str, *, probe: bool = False) -> None:
+        del probe  # a plain line has no priority
         self._output.write(line)
 
     def flush(self) -> None:

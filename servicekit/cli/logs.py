@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -52,7 +53,8 @@ def logs(
 ) -> None:
     """Show the log of a service.
 
-    Under systemd this runs journalctl. Under Supervisor it reads the log file, in which only
+    Under systemd this runs journalctl, without the lines that servicekit's own probes cause:
+    `-p debug` shows them. Under Supervisor it reads the log file, in which only
     servicekit's own lines have a time: --since starts at the first line that may be new enough.
     """
     if cause and cause not in set(Cause):
@@ -61,6 +63,8 @@ def logs(
     query = query_of(
         follow=follow, lines=lines, since=since, priority=priority, run=run, cause=cause
     )
+    if service.manager.name is ManagerName.SYSTEMD and not query.priority:
+        query = replace(query, priority="info")  # without the lines that our own probes cause
     show(service.manager, service.unit, query)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from servicekit.cli.freshness import outdated
-from servicekit.cli.output import as_json, duration, note, ours, paint, say, table
+from servicekit.cli.output import as_json, duration, local, note, ours, paint, say, table
 from servicekit.cli.session import Session
 from servicekit.errors import UserError
 from servicekit.install.present import drifted
@@ -23,10 +24,11 @@ def status(session: Session, profile: str | None, *, json: bool) -> None:
 
         now = look(session, [session.manifest(profile)])[0]
         verified = verification_status_of(session, profile).text
+        fault = _last_fault(session, now)
         if json:
-            as_json(now.as_json() | {"verified": verified})
+            as_json(now.as_json() | {"verified": verified, "last_fault": fault})
         else:
-            _print(now, verified)
+            _print(now, verified, fault)
         return
     installed = [manifest for _, manifest in sorted(session.manifests().items())]
     every = look(session, installed)
@@ -109,7 +111,31 @@ def measured(figures: dict[str, float], planned: dict[str, float]) -> str:
     return ", ".join(parts)
 
 
-def _print(now: Status, verified: str) -> None:
+def _last_fault(session: Session, now: Status) -> dict[str, str | None] | None:
+    """Return what the service has recovered from, if anything since an operator started it."""
+    from servicekit.watchdog import history, ledger
+
+    try:
+        records = ledger.read(Path(session.places.ledger(now.profile)))
+    except UserError:
+        return None
+    fault = history.last_fault(records, now.run)
+    if fault is None or now.state not in {"ready", "degraded", "starting"}:
+        return None
+    return {
+        "at": fault.at.isoformat(timespec="milliseconds"),
+        "run": fault.run,
+        "cause": fault.cause.value if fault.cause else None,
+        "sentence": fault.sentence,
+    }
+
+
+def _past(fault: dict[str, str | None]) -> str:
+    at = local(datetime.fromisoformat(str(fault["at"])))
+    return f"{at} ({age(fault['at'])} ago): {fault['cause'] or 'degraded'}: {fault['sentence']}"
+
+
+def _print(now: Status, verified: str, fault: dict[str, str | None] | None) -> None:
     boot = "starts at boot" if now.enabled else "does not start at boot"
     since = f" for {_age(now)}" if now.since else ""
     print(f"{now.profile}: {paint(now.state)}{since}")
@@ -122,6 +148,7 @@ def _print(now: Status, verified: str) -> None:
         ("why", why(now)),
         ("remedy", ours(now.remedy)),
         ("cause", now.cause),
+        ("last fault", _past(fault) if fault else ""),
         ("serves", f"{now.served_name} at {now.url}" if now.url and now.pid else ""),
         ("model", now.model),
         ("context", f"{context} tokens" if context else ""),

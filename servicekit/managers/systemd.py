@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from servicekit.errors import UserError
@@ -43,6 +44,9 @@ class Systemd:
 
     def reload(self, unit: str = "") -> None:
         self._order("daemon-reload")
+        if not self._scope:  # or `journalctl -x` does not know, or still knows, our explanations
+            with suppress(NotRunError):
+                run(("journalctl", "--update-catalog"), limit=ANSWER_LIMIT)
         if unit and not self.look([unit])[unit].loaded:
             raise UserError(
                 f'systemd does not find "{unit}.service" in "{self._places.units}"',

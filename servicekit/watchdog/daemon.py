@@ -295,7 +295,8 @@ class Watchdog:
         return result
 
     async def probe(self) -> ProbePassed | ProbeFailed:
-        result = await self._monitor.readiness()
+        with self.reporter.asking():
+            result = await self._monitor.readiness()
         engine = self._alive()
         first = self._loop.memory.phase is RunPhase.LOADING and isinstance(result, ProbePassed)
         if first and engine is not None:  # before it is published
@@ -304,7 +305,8 @@ class Watchdog:
         return result
 
     async def read_counters(self) -> Counters | None:
-        return await self._monitor.counters()
+        with self.reporter.asking():
+            return await self._monitor.counters()
 
     def report_ready(self) -> None:
         self.reporter.ready(self._loop.memory)

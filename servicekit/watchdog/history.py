@@ -205,6 +205,25 @@ def runs(records: Iterable[Record]) -> tuple[RunSummary, ...]:
     return tuple(_summed(run, entries) for run, entries in of_run.items())
 
 
+def last_fault(records: Sequence[Record], current: str | None) -> Record | None:
+    """Return the last fault that the service has recovered from since an operator started it.
+
+    That is the end of a run before `current`, or a degradation of that run.
+    """
+    fault, recovered = None, False
+    for record in reversed(records):
+        if record.kind is Kind.RESET:
+            break
+        recovered = recovered or (record.kind is Kind.RECOVERED and record.run == current)
+        ended = record.kind is Kind.FAULT and record.run != current
+        if (ended and record.cause not in UNCOUNTED) or (
+            record.kind is Kind.DEGRADED and recovered
+        ):
+            fault = record
+            break
+    return fault
+
+
 def _summed(run: str, entries: Sequence[Record]) -> RunSummary:
     first: dict[Kind, Record] = {}
     for record in entries:

@@ -13,13 +13,14 @@ import time
 import traceback
 from collections import Counter
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from servicekit import __version__
 from servicekit.diagnosis.fault import Fault
 from servicekit.host import procfs
-from servicekit.log import Output, Priority, Redactor
+from servicekit.log import ROUTINE, Output, Priority, Redactor
 from servicekit.places import spelt
 from servicekit.service.installed import pool_drift
 from servicekit.text import plain, printable
@@ -48,6 +49,7 @@ STATUS_EVERY: Final = 1.0
 LINE_LENGTH: Final = 16 * 1024
 """Bytes after which a line of output is broken."""
 STDERR: Final = 2
+ASKED_LINGERS: Final = 0.5  # seconds after an answer in which its lines arrive
 FRAMES: Final = 3
 """Frames of a traceback that are logged."""
 FIGURES: Final = re.compile(r"\d+")
@@ -132,6 +134,8 @@ class Reporter:
         self._steady = sorted({steady, plan.profile.restart.healthy})
         """Seconds after it became ready at which it is recorded that it still is up."""
         self._since, self._since_boottime = ledger.now(), clock.boottime()
+        self._asks_until = 0.0
+        self._fault: tuple[object, ...] = ()  # the fault that was logged
         self._stale = False
         """What is published last could not be written."""
         self._restarts = 0
@@ -172,6 +176,10 @@ class Reporter:
         news = was.reasons != seen.reasons
         if not seen.reasons:
             news = FIGURES.sub("", was.why) != FIGURES.sub("", seen.why)
+        if now.end.fault is not None:  # one line for a fault, not one for each phase of the end
+            cause, sentence = now.end.fault.cause, FIGURES.sub("", now.end.fault.sentence)
+            fault = (cause, sentence, seen.state is Published.STOPPED)
+            state_changed, news, self._fault = False, fault != self._fault, fault
         if state_changed or news:
             with self.fenced("the log"):
                 self._announce(now, seen)
@@ -220,7 +228,18 @@ class Reporter:
         """Pass on what the engine prints; without `data`, its last line."""
         with self.fenced("the engine's lines"):
             for line in self._lines.feed(data) if data else self._lines.end():
-                self._events.engine(self._redact(plain(line)))
+                text = self._redact(plain(line))
+                asked = time.monotonic() < self._asks_until
+                self._events.engine(text, probe=asked and ROUTINE.match(text) is not None)
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Mark the engine's routine lines meanwhile as caused by our own request."""
+        self._asks_until = inf
+        try:
+            yield
+        finally:
+            self._asks_until = time.monotonic() + ASKED_LINGERS
 
     def note(self, kind: Kind, **fields: Any) -> bool:  # noqa: ANN401 - JSON
         """Write to the ledger; return whether it could be written."""
@@ -371,7 +390,8 @@ class Reporter:
             priority = Priority.ERROR
         elif seen.reasons:
             priority = Priority.WARNING
-        message = f"{seen.state}: {seen.why}"
+        fault = now.end.fault
+        message = f"{seen.state}: {fault.sentence if fault is not None else seen.why}"
         if seen.state is Published.READY:
             with self.fenced("the figures of a start"):
                 message += f" ({self._figures(now.contexts)})"

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from servicekit.log import (
     BACKLOG,
+    ROUTINE,
     JournalEvents,
     LineEvents,
     Output,
@@ -118,6 +119,47 @@ def test_a_line_of_the_engine_has_its_own_priority(
     events.engine("loading")
     out = os.read(pipe[0], 1000).decode()
     assert out == "<3>(APIServer pid=8030) ERROR 11-30 07:30:10 [core.py:1] no\n<6>loading\n"
+
+
+def test_a_line_that_a_probe_caused_is_no_news(
+    events: JournalEvents, pipe: tuple[int, int]
+) -> None:
+    """`logs` leaves out what has the priority of debugging."""
+    events.engine("0.12.623.024 W slot   operator(): id  0 | task 6 | n_past was set", probe=True)
+    assert os.read(pipe[0], 1000).startswith(b"<7>0.12.623.024 W slot ")
+
+
+@pytest.mark.parametrize(
+    ("line", "routine"),
+    [
+        ("0.02.939.600 I slot get_availabl: id  0 | task -1 | selected slot by LRU", True),
+        ("0.12.623.024 W slot   operator(): id  0 | task 6 | n_past was set to 30", True),
+        ('INFO:     127.0.0.1:50412 - "GET /metrics HTTP/1.1" 200 OK', True),
+        ('(APIServer pid=1) INFO:  127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200', True),
+        ('INFO:     127.0.0.1:50412 - "GET /metrics HTTP/1.1" 500 Internal Server Error', False),
+        ("0.12.623.024 E slot   operator(): id  0 | task 6 | failed to decode", False),
+        ("loading weights", False),
+    ],
+)
+def test_only_what_every_request_logs_can_be_a_probes(line: str, *, routine: bool) -> None:
+    """An error is never taken for a probe's own line."""
+    assert (ROUTINE.match(line) is not None) is routine
+
+
+def test_lines_of_the_engine_come_back_after_the_journal_was_stopped(
+    tmp_path: Path, journal: socket.socket
+) -> None:
+    """The journal closes its stream for good; entries of our own reach the next one."""
+    reading, writing = os.pipe()
+    events = JournalEvents({"profile": "x"}, writing, socket_path=str(tmp_path / "journal"))
+    os.close(reading)
+    events.engine("ERROR one")
+    events.engine("two")
+    entries = [journal.recv(4096).decode() for _ in range(2)]
+    assert "MESSAGE=ERROR one\nPRIORITY=3\nSYSLOG_IDENTIFIER=servicekit-x\n" in entries[0]
+    assert "MESSAGE=two\n" in entries[1]
+    events.close(0.0)
+    os.close(writing)
 
 
 def test_elsewhere_an_event_is_a_line_of_logfmt(pipe: tuple[int, int]) -> None:

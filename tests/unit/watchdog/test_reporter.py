@@ -160,3 +160,15 @@ def before_count(answer: Any) -> int:  # noqa: ANN401 - JSON
     """How many completions the watchdog had asked for."""
     count: int = answer["asked"]["servicekit"]["begun"]
     return count
+
+
+def test_a_fault_is_one_line_of_the_log(service: Service) -> None:
+    """The phases of its end add nothing that a reader could use."""
+    service.start("book", "none")
+    os.kill(service.ask()["pid"], signal.SIGKILL)
+    assert service.process is not None
+    assert service.process.wait(LIMIT) == 75
+    log = service.log.read_text()
+    (line,) = [line for line in log.splitlines() if "level=error" in line]
+    assert "failed: the engine was ended by SIGKILL" in line
+    assert "settling" not in log

@@ -18,6 +18,7 @@ from servicekit.managers import Seen
 from servicekit.places import below
 from servicekit.service.manifest import Manifest
 from servicekit.watchdog.clock import Moment
+from servicekit.watchdog.history import last_fault
 from servicekit.watchdog.ledger import Kind, Record
 from servicekit.watchdog.publish import State, write_state
 from servicekit.watchdog.status import conclude, status_of
@@ -282,6 +283,19 @@ def test_a_state_that_cannot_be_replaced_is_removed(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_last_fault_stays_in_sight_after_a_recovery() -> None:
+    """A run that failed before, or a passing degradation of this one, since the last order."""
+    slow = record(Kind.DEGRADED, "r2", 20, reasons=["too-slow"], sentence="too slow")
+    now = (record(Kind.STARTED, "r2", 8), record(Kind.READY, "r2", 9))
+    healed = record(Kind.RECOVERED, "r2", 30)
+    assert last_fault(now, "r2") is None
+    assert last_fault((*FAULT, *now), "r2") is FAULT[1]
+    assert last_fault((*FAULT, *now, slow), "r2") is FAULT[1]
+    assert last_fault((*FAULT, *now, slow, healed), "r2") is slow
+    assert last_fault((*STOP, *now), "r2") is None
+    assert last_fault((*FAULT, record(Kind.RESET), *now), "r2") is None
 
 
 def test_a_service_stopped_before_its_next_start_is_stopped() -> None:
