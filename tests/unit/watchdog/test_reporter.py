@@ -171,4 +171,3 @@ def test_a_fault_is_one_line_of_the_log(service: Service) -> None:
     log = service.log.read_text()
     (line,) = [line for line in log.splitlines() if "level=error" in line]
     assert "failed: the engine was ended by SIGKILL" in line
-    assert "settling" not in log
