@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit import __version__
 from servicekit.diagnosis.causes import Cause
-from servicekit.diagnosis.fault import Fault
-from servicekit.errors import ExitCode, UserError
+from servicekit.errors import ExitCode, UserError, reason
 from servicekit.host import bounded, cgroups, procfs
 from servicekit.host.facts import Activity
 from servicekit.host.shared_memory import SharedMemory
@@ -89,8 +88,7 @@ def watch(plan: InstalledPlan) -> ExitCode:
     wrapper = Path(plan.places.wrapper(name))
     if not os.access(wrapper, os.X_OK):
         message = f'profile "{name}" is not installed: {wrapper} does not exist'
-        hint = f"run `servicekit install {name}`"
-        raise UserError(message, hint=hint, code=ExitCode.CONFIG)
+        raise UserError(message, hint=f"run `servicekit install {name}`", code=ExitCode.CONFIG)
     secrets = credentials.read(plan.profile, plan.places, os.environ)
     return asyncio.run(Watchdog(plan, secrets).run())
 
@@ -110,9 +108,8 @@ class Watchdog:
         self._id = os.environ.get("INVOCATION_ID") or os.urandom(16).hex()
         self._boot_id = clock.boot_id()
         fields = {"profile": profile.name, "run": self._id}
-        path = Path(places.ledger(profile.name))
+        self._ledger = path = Path(places.ledger(profile.name))
         book = Ledger(path, boot_id=self._boot_id, run=self._id)
-        self._ledger = path
         self.reporter = reporter(
             plan,
             secrets.values(),
@@ -252,9 +249,8 @@ class Watchdog:
                 [wrapper], os.environ, self._marker, census=self._census, delegated=self._delegated
             )
         except OSError as error:
-            sentence = f"{wrapper} cannot be started: {error.strerror or error}"
-            fault = Fault(Cause.EXECUTABLE_MISSING, sentence, Cause.EXECUTABLE_MISSING.remedies[0])
-            raise LaunchFailedError(fault) from None
+            sentence = f"{wrapper} cannot be started: {reason(error)}"
+            raise LaunchFailedError(fault_of(Cause.EXECUTABLE_MISSING, sentence)) from None
         self._engine = engine
         aio = asyncio.get_running_loop()
         aio.add_reader(engine.output, self._read_output)
@@ -386,7 +382,7 @@ class Watchdog:
             self._stops.add(task)
             task.add_done_callback(self._stops.discard)
         else:
-            fault = Fault(cause, received.named, cause.remedies[0])
+            fault = fault_of(cause, received.named)
             self._loop.post(FaultSeen(time.monotonic(), fault))
 
     async def _stop(self, received: Received) -> None:

@@ -17,7 +17,7 @@ from servicekit.errors import ExitCode, UserError
 from servicekit.host import procfs
 from servicekit.service.installed import pool_drift
 from servicekit.text import printable
-from servicekit.watchdog import clock, history, publish
+from servicekit.watchdog import clock, publish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ def status_of(manifest: Manifest, places: Places, seen: Seen | None) -> Status:
         if believed is None:
             status = _unsure(status, state)
     else:
-        # What only the dead need: the ledger's module takes as long to load as all else here.
+        # Only for a watchdog that has ended: the ledger's module takes long to load.
         from servicekit.watchdog import ledger
 
         records: tuple[Record, ...] = ()
@@ -214,6 +214,8 @@ def conclude(
     `last` is the state that was published last, if that is still there; `has_begun` says that the
     manager's process has had the time to write one.
     """
+    from servicekit.watchdog import history
+
     run = next(reversed(history.runs(records)), None)
     if seen is not None and seen.active in {"active", "activating", "reloading"}:
         status = _unpublished(profile, seen, records, has_begun=has_begun)
