@@ -51,6 +51,7 @@ request has finished (SGLang, llama.cpp), beside what moves with the work itself
 | `slots` | 4 | requests served at a time; others queue |
 | `counters` | `"real"` | `"moving"`: others' work moves them, and none of it finishes; `"frozen"`; `"nan"`: no figure is a number; `"hang"`: `/metrics` is never answered; `"absent"`: 404 |
 | `acceptance` | none | the draft acceptance rate in the metrics, 0 to 1; none = no speculation |
+| `late` | false | a counter of drafts is not in the metrics while it is 0, as labelled ones are not |
 | `terms` | 1 | SIGTERMs until it exits 0; 0 = ignored for ever |
 | `drains` | -1 | seconds from the first SIGTERM until it exits 0, its workers dead at once and itself idle, as vLLM's API server; -1 = at once |
 
@@ -226,6 +227,7 @@ class Personality:
     drains: float = -1
     recycles: bool = False
     shares: bool = False
+    late: bool = False
 
 
 STATE = {field.name for field in fields(Personality)}
@@ -761,11 +763,12 @@ class Engine:
         me, now = self.me, self.counters
         if me.acceptance is None:
             return {}
-        return {
+        drafts = {
             "spec_decode_num_drafts_total": now.generated,
             "spec_decode_num_draft_tokens_total": 4 * now.generated,
             "spec_decode_num_accepted_tokens_total": int(me.acceptance * 4 * now.generated),
         }
+        return {name: count for name, count in drafts.items() if count or not me.late}
 
 
 class Seat:

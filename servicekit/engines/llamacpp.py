@@ -97,7 +97,7 @@ class LlamaCpp(Engine):
             generated=sums.get(_GENERATED, 0.0),
             finished=sums.get(_GENERATED, 0.0),
             drafted=sums.get(_DRAFTED),
-            accepted=sums.get(_ACCEPTED),
+            accepted=sums.get(_ACCEPTED, 0.0 if _DRAFTED in sums else None),
             decode_seconds=sums.get(_DECODE),
             running=sums.get(_RUNNING),
         )

@@ -89,8 +89,8 @@ class SgLang(Engine):
             finished=None if finished is None else finished - sums.get(_ABORTED, 0.0),
             drafted=verified,
             accepted=None
-            if finished is None or verified is None
-            else max(0.0, generated - finished - verified),
+            if verified is None
+            else max(0.0, generated - (finished or 0.0) - verified),
             decode_seconds=sums.get(_DECODE),
             running=sums.get(_RUNNING),
         )

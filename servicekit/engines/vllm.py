@@ -101,7 +101,7 @@ class Vllm(Engine):
             generated=generated - sums.get(_FIRST, 0.0),
             finished=sums.get(_FINISHED),
             drafted=sums.get(_DRAFTED),
-            accepted=sums.get(_ACCEPTED),
+            accepted=sums.get(_ACCEPTED, 0.0 if _DRAFTED in sums else None),
             decode_seconds=sums.get(_DECODE),
             running=sums.get(_RUNNING),
         )

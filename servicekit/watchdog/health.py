@@ -43,13 +43,14 @@ def look(
     drafted, accepted = _grown(window.first, counters)
     if drafted >= DRAFTED_LEAST:
         sentence = f"{drafted:.0f} draft tokens were proposed and none accepted"
-        seen.append(Observed(at, Reason.ACCEPTANCE_ZERO, present=accepted == 0, sentence=sentence))
+        seen.append(Observed(at, Reason.ACCEPTANCE_ZERO, present=accepted <= 0, sentence=sentence))
         window = replace(window, first=counters)
     return replace(window, last=counters, last_at=at), seen
 
 
 def _grown(first: Counters | None, now: Counters) -> tuple[float, float]:
-    if first is None or None in {first.drafted, first.accepted, now.drafted, now.accepted}:
+    """Count what was drafted and accepted since; a figure that appears late was 0 before."""
+    if first is None or None in {now.drafted, now.accepted}:
         return 0.0, 0.0
     return (now.drafted or 0.0) - (first.drafted or 0.0), (now.accepted or 0.0) - (
         first.accepted or 0.0

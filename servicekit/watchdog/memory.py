@@ -83,6 +83,8 @@ class CounterReading(Task):
 
     counters: Counters | None = None
     moved_at: float = 0.0
+    frozen_since: float | None = None
+    """Since when requests run and no counter moves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ from servicekit.watchdog.events import (
     WorkerExited,
 )
 from servicekit.watchdog.ledger import HOST_DEATHS, STEADY
-from servicekit.watchdog.memory import CounterReading, Memory, Probing
+from servicekit.watchdog.memory import Memory, Probing
 from servicekit.watchdog.progress import stands_still, starved
 
 # Cadences that no profile needs to change, in seconds.
@@ -53,6 +53,12 @@ from servicekit.watchdog.progress import stands_still, starved
 PROBE_EVERY: Final = 0.1
 DEGRADED_EVERY: Final = 1.0
 COUNTERS_EVERY: Final = 5.0
+# Part of the interval between probes by which the counters are read after one, and before the next:
+# users' completions that are seen in between are as good as a probe.
+LEAD: Final = 0.25
+# How long requests may run without any counter moving before the engine is probed: nearly as long
+# as there is between two readings.
+SUSPICION: Final = 4.5
 SETTLE_EVERY: Final = 0.1
 HOLD_EVERY: Final = 1.0
 # What an engine that was asked to end may still have running for so long: its workers end, too.
@@ -348,7 +354,13 @@ def probe_passed(policy: Policy, memory: Memory, event: ProbePassed) -> tuple[Me
         load=replace(memory.load, identified=True),
         contexts=event.contexts,
         # The counters are about to count our own completion, which is not user traffic.
-        reading=replace(memory.reading, counters=None, moved_at=at),
+        reading=replace(
+            memory.reading,
+            next_at=min(memory.reading.next_at, at + LEAD * policy.interval),
+            counters=None,
+            moved_at=at,
+            frozen_since=None,
+        ),
         suspended="",
     )
     memory = clear_conditions(memory, CLEARED_BY_AN_ANSWER, at)
@@ -420,28 +432,38 @@ def _first(since: float | None, now: float) -> float:
 
 def counters_read(policy: Policy, memory: Memory, event: CountersRead) -> tuple[Memory, Actions]:
     """Note what moved; a user's finished completion proves as much as our own."""
-    at, now, before = event.at, event.counters, memory.reading.counters
-    waiting = memory.probe.unanswered_since is not None or memory.probe.running
-    reading = CounterReading(
-        next_at=at + (min(DEGRADED_EVERY, COUNTERS_EVERY) if waiting else COUNTERS_EVERY),
-        counters=now or before,
-        moved_at=memory.reading.moved_at,
-    )
-    ready = memory.phase in {RunPhase.SERVING, RunPhase.DEGRADED}
-    if now is None and before is not None and ready and not waiting:
-        # It answered this question before: ask it at once whether it still completes.
-        memory = replace(memory, probe=replace(memory.probe, next_at=at))
-    if now is None or before is None or now.progress == before.progress:
-        if ready and not waiting and now and before and now.running and before.running:
-            # Since the last reading it has been at work on requests, and nothing moved.
-            memory = replace(memory, probe=replace(memory.probe, next_at=at))
-        return replace(memory, reading=reading), ()
-    memory = replace(memory, reading=replace(reading, moved_at=at))
-    if now.finished is not None and before.finished is not None and now.finished > before.finished:
-        memory = _traffic(policy, memory, at)
-    if memory.phase is RunPhase.LOADING:
+    memory = _counted(policy, memory, event)
+    probe, at = memory.probe, event.at
+    waiting = probe.unanswered_since is not None or probe.running
+    next_at = at + (DEGRADED_EVERY if waiting else COUNTERS_EVERY)
+    before_probe = probe.next_at - LEAD * policy.interval
+    if before_probe > at:
+        next_at = min(next_at, before_probe)
+    memory = replace(memory, reading=replace(memory.reading, next_at=next_at, running=False))
+    if memory.phase is RunPhase.LOADING and memory.reading.moved_at == at:
         return progressed(policy, memory, Progressed(at, Sign.COUNTERS))
     return memory, ()
+
+
+def _counted(policy: Policy, memory: Memory, event: CountersRead) -> Memory:
+    at, now, before, reading = event.at, event.counters, memory.reading.counters, memory.reading
+    reading = replace(reading, counters=now or before)
+    idle = memory.probe.unanswered_since is None and not memory.probe.running
+    ready = memory.phase in {RunPhase.SERVING, RunPhase.DEGRADED}
+    suspicious = now is None and before is not None  # it answered this question before
+    if now is not None and before is not None and now.progress != before.progress:
+        reading = replace(reading, moved_at=at, frozen_since=None)
+    elif now is not None:
+        since = _first(reading.frozen_since, at)
+        suspicious = bool(now.running) and at - since >= SUSPICION
+        reading = replace(reading, frozen_since=since if now.running else None)
+    memory = replace(memory, reading=reading)
+    if suspicious and ready and idle:  # ask it at once whether it still completes
+        return replace(memory, probe=replace(memory.probe, next_at=at))
+    if now is None or before is None or reading.moved_at != at or now.finished is None:
+        return memory
+    finished = before.finished is not None and now.finished > before.finished
+    return _traffic(policy, memory, at) if finished else memory
 
 
 def _traffic(policy: Policy, memory: Memory, at: float) -> Memory:

@@ -378,6 +378,15 @@ ROWS: Final[tuple[Row, ...]] = (
         check=acts.probed_beside_users,
     ),
     Row(
+        "traffic-at-short-intervals",
+        "the same with 4 s between probes, less than there usually is between two readings",
+        Ready(hold=10),
+        engine="vllm",
+        profile={"watch": {"interval": 4}},
+        act=acts.serve_users(at_once=3, tokens=40, seconds=12),
+        check=acts.probed_beside_users,
+    ),
+    Row(
         "metrics-silent",
         "`/metrics` is never answered, completions are well",
         Ready(hold=8),
@@ -896,6 +905,18 @@ ROWS: Final[tuple[Row, ...]] = (
             quick=(BARE,) if engine == "vllm" else LATER,
         )
         for engine in ("sglang", "vllm", "llamacpp")
+    ),
+    *(
+        Row(
+            f"acceptance-zero-appears-late-{engine}",
+            f"{engine}: the same, and a counter of drafts is reported only once it counts",
+            Degraded("acceptance-zero", within=COUNTERS + 3, says="none accepted", hold=1),
+            engine=engine,
+            script={"acceptance": 0.0, "speed": 400, "late": True},
+            act=acts.tell(users={"at_once": 2, "tokens": 300, "seconds": 3}),
+            quick=LATER,
+        )
+        for engine in ("vllm", "llamacpp")
     ),
     Row(
         "context-below-requested",

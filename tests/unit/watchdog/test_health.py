@@ -68,7 +68,17 @@ def test_an_engine_that_does_not_count_drafts_is_not_judged(
 ) -> None:
     """Without both figures there is no acceptance."""
     assert told(drafts(0, 0), drafts(drafted, accepted)) == []
-    assert told(drafts(drafted, accepted), drafts(500, 0)) == []
+    assert told(drafts(drafted, accepted), drafts(drafted, accepted)) == []
+
+
+@pytest.mark.parametrize(("drafted", "accepted"), [(None, None), (None, 0.0), (0.0, None)])
+def test_figures_that_appear_late_were_zero_before(
+    drafted: float | None, accepted: float | None
+) -> None:
+    """A labelled counter is not reported before it counts for the first time."""
+    late = drafts(drafted, accepted)
+    assert told(late, drafts(500, 0)) == [(Reason.ACCEPTANCE_ZERO, True)]
+    assert told(late, drafts(500, 3)) == [(Reason.ACCEPTANCE_ZERO, False)]
 
 
 def test_decoding_below_the_floor_is_noticed_and_cleared() -> None:

@@ -562,6 +562,20 @@ def test_an_engine_that_has_served_is_restarted_before_it_is_given_up(
         assert run.code == code
 
 
+def test_probes_rest_under_traffic_at_short_intervals() -> None:
+    """Between two probes the counters are read twice, so that users' completions are noticed."""
+    run = ready(replace(POLICY, interval=2, survey=1000))
+    said, finished = [], 0
+    for _ in range(40):
+        due = run.memory.reading.next_at
+        finished += 1
+        said += run.replay(
+            CountersRead(due + 0.01, Counters((float(finished),), finished=finished))
+        )
+    assert run.memory.reading.next_at > 50
+    assert "- RunProbe" not in said
+
+
 def test_requests_that_do_not_move_start_a_probe_at_once() -> None:
     """Running requests and frozen counters are a suspicion; one that runs and moves is none."""
     idle, busy = Counters(progress=(7.0,), running=0), Counters(progress=(7.0,), running=1)
