@@ -565,13 +565,10 @@ def test_an_engine_that_has_served_is_restarted_before_it_is_given_up(
 def test_probes_rest_under_traffic_at_short_intervals() -> None:
     """Between two probes the counters are read twice, so that users' completions are noticed."""
     run = ready(replace(POLICY, interval=2, survey=1000))
-    said, finished = [], 0
-    for _ in range(40):
-        due = run.memory.reading.next_at
-        finished += 1
-        said += run.replay(
-            CountersRead(due + 0.01, Counters((float(finished),), finished=finished))
-        )
+    said: list[str] = []
+    for finished in range(1, 41):
+        counters = Counters(progress=(float(finished),), finished=finished)
+        said += run.replay(CountersRead(run.memory.reading.next_at + 0.01, counters))
     assert run.memory.reading.next_at > 50
     assert "- RunProbe" not in said
 
