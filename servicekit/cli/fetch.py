@@ -169,7 +169,7 @@ def _fetched(
         return _Result(profile, cache, (), (), reachable=False)
     _note_of_other_cache(cache)
     try:
-        hub = _hub(session, profile)
+        hub = hub_of(session, profile)
         listings = [hub.list(need) for need in wanted]
     except HubUnreachableError as error:
         standings = _offline(session, profile, wanted, error, shown)
@@ -222,7 +222,8 @@ def _offline(
     return standings
 
 
-def _hub(session: Session, profile: Profile) -> Hub:
+def hub_of(session: Session, profile: Profile) -> Hub:
+    """Return the hub, accessed with the token of the environment or of the profile."""
     stored = None
     if TOKEN in profile.secrets:
         try:

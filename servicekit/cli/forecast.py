@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -12,14 +13,14 @@ import psutil
 from servicekit.cli.orders import order_of
 from servicekit.cli.output import note
 from servicekit.cli.session import Session
-from servicekit.engines.base import InstalledEngine
+from servicekit.engines.base import PACKAGE, InstalledEngine
 from servicekit.engines.versions import look
 from servicekit.host.gpu import Device, Gpus
 from servicekit.install.installation import look_around
 from servicekit.install.rootfs import Tree
 from servicekit.models.memory.outcome import Budget, Fit
 from servicekit.models.memory.planning import AVERAGE_LENGTH, plan_memory
-from servicekit.models.memory.recipe import recipe_of
+from servicekit.models.memory.recipe import Recipe, recipe_of
 from servicekit.models.memory.units import MIB, parse_size
 from servicekit.models.weights import description, needs
 from servicekit.profiles.model import Profile
@@ -27,6 +28,7 @@ from servicekit.service.host import Survey
 from servicekit.service.plan import Plan, hub_cache, make_plan
 from servicekit.watchdog.evidence import on_wsl
 
+_PIN: Final = r"==[0-9][^,*]*"
 USUAL_GPU: Final = "31.4GiB"
 """What an RTX 5090 leaves of its 32 GB; planned for where no GPU can be asked."""
 
@@ -50,14 +52,25 @@ def installed_engine(plan: Plan, *, ask: bool = False) -> InstalledEngine:
 
 def budget_of(plan: Plan, gpu_memory_bytes: int, *, average_length: int | None = None) -> Budget:
     """Plan memory; raise `UserError` if it cannot be computed."""
-    engine = installed_engine(plan)
-    recipe = recipe_of(plan.profile, engine.version(plan.profile.engine) or "")
+    recipe = recipe_for(plan)
     return plan_memory(
         recipe,
         gpu_memory_bytes,
         model_path=local_model(plan),
         average_length=average_length or AVERAGE_LENGTH,
     )
+
+
+def recipe_for(plan: Plan, version: str | None = None) -> Recipe:
+    """Return what the arithmetic needs of a profile.
+
+    The engine is of the given version, else of the installed one, else of the one that the profile
+    pins.
+    """
+    profile = plan.profile
+    pinned = profile.requires.get(PACKAGE.get(profile.engine, ""), "")
+    known = version or installed_engine(plan).version(profile.engine)
+    return recipe_of(profile, known or (pinned[2:] if re.fullmatch(_PIN, pinned) else ""))
 
 
 def memory_of(profile: Profile) -> int:

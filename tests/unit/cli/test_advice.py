@@ -89,6 +89,42 @@ def test_the_plan_of_a_cpu_profile_is_for_the_hosts_memory(site: dict[str, str])
     assert "host memory" in said("--user", "plan", "demo", env=site)
 
 
+def test_the_longest_context_for_a_card_is_searched(site: dict[str, str]) -> None:
+    """In words, what to set; as JSON, the plan with it; where none fits, why, and exit code 1."""
+    words = ("--user", "plan", "long-context", "--fit", "--requests", "2", "--gpu-memory")
+    first, *options = said(*words, "31.4GiB", env=site).splitlines()
+    told = json.loads(said(*words, "31.4GiB", "--json", env=site))
+    context, plan = told["context"], told["plan"]
+    assert first == f"fits: {context:,} tokens each for 2 requests at once in 31.40 GiB"
+    assert options == [
+        f"  context-length = {context}",
+        "  max-running-requests = 2",
+    ]
+    assert told["options"] == {"context-length": context, "max-running-requests": 2}
+    assert (plan["verdict"], plan["kv_tokens"] >= 2 * context, told["reason"]) == ("fits", True, "")
+    none = invoke(*words, "16GiB", env=site)
+    assert none.code == 1
+    assert none.out.startswith("no context fits 2 requests at once: ")
+    assert "  1. " in none.out
+    told = json.loads(invoke(*words, "16GiB", "--json", env=site).out)
+    assert (told["context"], told["options"], bool(told["reason"])) == (0, {}, True)
+
+
+def test_a_plan_is_for_the_version_that_is_asked_for(site: dict[str, str], tmp_path: Path) -> None:
+    """Else for the one that is installed; where none is, for the one that the profile pins."""
+    words = ("--user", "plan", "here", "--json", "--gpu-memory", "31.4GiB")
+
+    def notes(pin: str, *more: str) -> str:
+        write_profile(tmp_path, f'extends = "balanced"\n[requires]\nsglang = "{pin}"\n')
+        return invoke(*words, *more, env=site).out
+
+    old, new = notes("==0.5.16"), notes("==0.5.23")
+    assert old == notes("==0.5.23", "--engine-version", "0.5.16")
+    assert new == notes("==0.5.16", "--engine-version", "0.5.23")
+    assert old != new
+    assert notes(">=0.5.16") not in (old, "")
+
+
 LOG = "INFO start\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
 

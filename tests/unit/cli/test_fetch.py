@@ -489,3 +489,54 @@ def test_an_install_and_its_dry_run_say_what_is_missing(site: Site) -> None:
         f'servicekit: warning: the model "owner/name" is not in {site.cache}; the first start '
         "will download it: `servicekit --user fetch x` downloads it now"
     )
+
+
+QWEN3 = {
+    "model_type": "qwen3",
+    "num_hidden_layers": 36,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "torch_dtype": "bfloat16",
+}
+
+
+def test_a_model_is_planned_before_its_download(site: Site) -> None:
+    """From its configuration and the sizes of its files; no weights come."""
+    config = json.dumps(QWEN3).encode()
+    site.hub.add(Model("owner/other", {"config.json": config, SHARDS[0]: b"x" * LARGE}))
+    words = ("plan", "x", "--gpu-memory", "24GiB", "--model", "owner/other")
+    ran = site.run(*words, "--json")
+    assert ran.code == 0, ran.err
+    plan = json.loads(ran.out)
+    assert plan["verdict"] == "fits"
+    downloads = [asked.path for asked in site.hub.downloads()]
+    assert [path.endswith("config.json") for path in downloads] in ([], [True])
+    assert not Repository(site.cache, "owner/other").snapshot("1" * 40).exists()
+    found = json.loads(site.run(*words, "--fit", "--json").out)
+    assert found["context"] == 40960
+
+
+def test_a_model_that_cannot_be_planned_before_its_download_is_refused(site: Site) -> None:
+    """No configuration, one that is none, and a layout that is unknown; one line each."""
+    words = ("plan", "x", "--gpu-memory", "24GiB", "--model")
+
+    def refused(name: str, **files: bytes) -> str:
+        site.hub.add(Model(name, {SHARDS[0]: b"x", **files}))
+        ran = site.run(*words, name)
+        assert (ran.code, ran.out) == (1, "")
+        return ran.err
+
+    assert '"a/none" has no usable config.json on the hub' in refused("a/none")
+    for content in (b"[", b"[]"):
+        told = refused("a/bad", **{"config.json": content})
+        assert 'the config.json of "a/bad" is not a table' in told
+    odd = json.dumps({**QWEN3, "index_topk": 2048}).encode()
+    assert "index_topk" in refused("a/odd", **{"config.json": odd})
+    ran = site.run(*words, "a/missing")
+    assert ran.code == 1
+    assert '"a/missing"' in ran.err
