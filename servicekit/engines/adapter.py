@@ -85,13 +85,13 @@ class Engine(ABC):
         request: dict[str, Any] = {
             "model": profile.served_name,
             "messages": [{"role": "user", "content": probe.prompt}],
-            "max_tokens": probe.max_tokens,
+            probe.token_limit: probe.max_tokens,
             "temperature": 0,
             "stream": False,
         }
         if self.takes_template_arguments and not probe.thinking:
             request["chat_template_kwargs"] = {"enable_thinking": False}
-        return request
+        return {name: value for name, value in request.items() if name not in probe.omit}
 
     def completion(self, body: Any) -> Completion:  # noqa: ANN401 - parsed JSON
         """Read the body of a chat completion, or raise `ShapeError`."""

@@ -24,12 +24,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from typing_extensions import override
 
+from servicekit.engines.base import FlagTable, LegalValue
 from servicekit.errors import UserError, reason
 from servicekit.models.hub_cache import MAIN, Repository, cache_directory
+from servicekit.profiles.vocabulary import EngineName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+PROGRAM = "servicekit-llama-server"
 # More layers than any model has; llama.cpp offloads what there is.
 ALL_LAYERS = 999
 
@@ -100,10 +103,30 @@ def _layers(text: str) -> int:
 _layers.__name__ = "number of layers"  # argparse puts it into its refusal
 
 
+def option_table() -> FlagTable:
+    """Return the options of this program, which has a part of those of `llama-server`."""
+    options: dict[str, LegalValue] = {}
+    for action in _parser()._actions:  # noqa: SLF001 - argparse offers no other list
+        kind = "flag" if action.nargs == 0 else "int" if action.type is int else "text"
+        value = LegalValue(kind, tuple(map(str, action.choices or ())))
+        options |= dict.fromkeys(action.option_strings, value)
+    return FlagTable(EngineName.LLAMACPP, PROGRAM, options)
+
+
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Read a `llama-server` command line; an option that is not known exits 1 in its words."""
+    parser = _parser()
+    known, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"invalid argument: {unknown[0]}")
+    if known.hf_repo and not known.hf_file:
+        parser.error("--hf-repo needs --hf-file here: no file is chosen by itself")
+    return known
+
+
+def _parser() -> _Parser:
     parser = _Parser(
-        prog="servicekit-llama-server",
+        prog=PROGRAM,
         description="Serve one GGUF model through llama.cpp's own HTTP server.",
         allow_abbrev=False,
     )
@@ -149,12 +172,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     option("--chat-template-file", help="file with a Jinja template in the place of the model's")
     option("--offline", action="store_true", help="never reach for the network")
     option("--api-key-file", help="file with one key a line; LLAMA_API_KEY works too")
-    known, unknown = parser.parse_known_args(argv)
-    if unknown:
-        parser.error(f"invalid argument: {unknown[0]}")
-    if known.hf_repo and not known.hf_file:
-        parser.error("--hf-repo needs --hf-file here: no file is chosen by itself")
-    return known
+    return parser
 
 
 def _api_keys(options: argparse.Namespace) -> list[str]:

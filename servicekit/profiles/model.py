@@ -153,6 +153,15 @@ class Probe(_Section):
     thinking: StrictBool = Field(
         default=False, description="leave the model's thinking on during the probe"
     )
+    path: Annotated[Line, Field(pattern=r"^/[!-~]*$")] = Field(
+        default="/v1/chat/completions", description="path that the completion is posted to"
+    )
+    token_limit: Literal["max_tokens", "max_completion_tokens"] = Field(
+        default="max_tokens", description="name of the request's field with the maximum tokens"
+    )
+    omit: tuple[Line, ...] = Field(
+        default=(), description="fields to leave out of the request, for a server that refuses them"
+    )
     deadline: Seconds = Field(
         default=30.0, description="seconds for the whole probe, all its requests together"
     )

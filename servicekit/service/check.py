@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from packaging.version import Version
 
+from servicekit.engines import llama_server
 from servicekit.engines.base import PACKAGE
 from servicekit.engines.options import tables
 from servicekit.engines.options.known_issues import check_known, in_range
@@ -106,13 +108,14 @@ def check(
     `host` are remarks on what was found on this host; the report lists them with its own.
     """
     argv = plan.argv()
-    tables = tables_for(profile, installed)
+    own = Path(plan.host.executable).name == llama_server.PROGRAM
+    tables = (llama_server.option_table(),) if own else tables_for(profile, installed)
     remarks: list[Remark] = []
     uses: tuple[Use, ...] = ()
     if tables:
         uses = read_argv(argv, tables[-1])
         remarks += _check_tables(profile, argv, tables)
-        remarks += _check_listed(profile, argv, tables, installed)
+        remarks += () if own else _check_listed(profile, argv, tables, installed)
     remarks += [
         *check_known(profile, uses, installed),
         *check_requires(profile, installed),

@@ -213,6 +213,7 @@ class ProbeFailed:
     failure: ProbeFailure
     sentence: str
     identified: bool = False
+    remedy: str = ""  # what helps against this failure; empty for the first remedy of its cause
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,9 @@ class EngineMonitor:
         result = await self._prober.readiness()
         now = time.monotonic()
         if isinstance(result, NotReady):
-            return ProbeFailed(now, result.failure, result.sentence, result.identified)
+            return ProbeFailed(
+                now, result.failure, result.sentence, result.identified, result.remedy
+            )
         return ProbePassed(now, self._with_log(result.contexts))
 
     def _with_log(self, contexts: Contexts) -> Contexts:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from servicekit.engines.base import Completion, Counters
     from servicekit.profiles.model import Profile
 
+BAD_REQUEST: Final = 400
 BODY_LIMIT: Final = 4 * 1024 * 1024
 LONGEST_ANSWER: Final = 4096
 """Characters of an answer that a profile's own pattern is applied to."""
@@ -78,13 +79,15 @@ class NotReady:
     failure: ProbeFailure
     sentence: str
     identified: bool = False
+    remedy: str = ""
 
 
 class _NotReadyError(Exception):
-    def __init__(self, failure: ProbeFailure, sentence: str) -> None:
+    def __init__(self, failure: ProbeFailure, sentence: str, remedy: str = "") -> None:
         super().__init__(sentence)
         self.failure = failure
         self.sentence = sentence
+        self.remedy = remedy
 
 
 async def anyone() -> Ownership:
@@ -168,7 +171,7 @@ class Prober:
             sentence = f"no answer to {stage} within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence, identified)
         except _NotReadyError as error:
-            return NotReady(error.failure, error.sentence, identified)
+            return NotReady(error.failure, error.sentence, identified, error.remedy)
         self._passed, self._physical = True, contexts.physical
         return Passed(contexts, completion)
 
@@ -183,7 +186,7 @@ class Prober:
             sentence = f"no answer to /v1/models within {self._profile.probe.deadline:g} s"
             return NotReady(ProbeFailure.UNANSWERED, sentence)
         except _NotReadyError as error:
-            return NotReady(error.failure, error.sentence)
+            return NotReady(error.failure, error.sentence, remedy=error.remedy)
         return None
 
     async def counters(self) -> Counters | None:
@@ -243,7 +246,7 @@ class Prober:
 
     async def _complete(self) -> Completion:
         request = self._engine.completion_request(self._profile)
-        status, text = await self._send("POST", "/v1/chat/completions", request)
+        status, text = await self._send("POST", self._profile.probe.path, request)
         body = self._parsed(status, text, "the completion")
         try:
             completion = self._engine.completion(body)
@@ -314,6 +317,9 @@ class Prober:
 
     def _refuse(self, status: int, body: str, what: str) -> NoReturn:
         sentence = f"{what} returned {status}: {quote(body)}"
+        if refusal := _refusal(status, body, what):
+            explained, remedy = refusal
+            raise _NotReadyError(ProbeFailure.GARBAGE, f"{explained} ({sentence})", remedy)
         match status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 sentence = f"{what} returned {status}: the API key is not accepted"
@@ -356,3 +362,31 @@ class Prober:
         except (httpcore.NetworkError, httpcore.ProtocolError) as error:
             sentence = f"{path}: {quote(str(error) or type(error).__name__)}"
             raise _NotReadyError(ProbeFailure.ERROR, sentence) from None
+
+
+def _refusal(status: int, body: str, what: str) -> tuple[str, str] | None:
+    """Explain a reply by which a server says that it will never serve the probe, with a remedy."""
+    text = body.lower()
+    absent = {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
+    if what == "/v1/models":
+        if status not in absent:
+            return None
+        return "the server has no /v1/models", "serve OpenAI's API, which lists the models there"
+    if status == HTTPStatus.NOT_FOUND and "does not exist" in text:
+        return None  # another model is served
+    if any(word in text for word in ("chat template", "chat_template")) and status >= BAD_REQUEST:
+        remedy = "name a chat template in options: chat-template, for llama.cpp chat-template-file"
+        return "the model has no chat template", remedy
+    if "embedding" in text or "pooling" in text:
+        remedy = "serve a model that generates text: the readiness probe asks for a completion"
+        return "the server only makes embeddings", remedy
+    if status in absent:
+        remedy = "set probe.path to the path of its chat completions"
+        return "the server has no chat completions at this path", remedy
+    if status in {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY}:
+        remedy = (
+            "list the refused field in probe.omit, or set probe.token_limit to "
+            '"max_completion_tokens"'
+        )
+        return "the server refuses the probe's request", remedy
+    return None

@@ -392,7 +392,9 @@ def probe_failed(policy: Policy, memory: Memory, event: ProbeFailed) -> tuple[Me
         failures, since, limit = probe.wrong, _first(probe.wrong_since, at), policy.failure_limit
     if fatal and at - since >= limit and failures >= FAILURE_THRESHOLD:
         lasted = "" if loading else f" (for {at - since:.0f} s)"
-        return ending.stop(policy, memory, at, fault_of(fatal, event.sentence + lasted))
+        fault = fault_of(fatal, event.sentence + lasted)
+        fault = replace(fault, remedy=event.remedy or fault.remedy)
+        return ending.stop(policy, memory, at, fault)
     lost = memory.lost if memory.holds(Reason.WORKER_DIED) else None
     if lost and failure in NO_ANSWER and at >= max(lost.at, memory.reading.moved_at) + LOST_LIMIT:
         fault = _because_lost(lost, f"since then: {event.sentence}")

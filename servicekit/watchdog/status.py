@@ -45,6 +45,31 @@ _PUBLISHED: Final = {
 }
 
 
+# Exit codes of systemd itself, which could not start the watchdog, with what helps.
+_NOT_BEGUN: Final = {
+    200: (
+        "its working directory cannot be entered",
+        "`servicekit install {profile}` makes the directories",
+    ),
+    203: (
+        "the program servicekit cannot be run: it or its interpreter is missing or not executable",
+        "install servicekit again where it was, then `servicekit install {profile}`",
+    ),
+    217: (
+        "the account of the service does not exist",
+        "`servicekit install {profile}` creates it",
+    ),
+    226: (
+        "its sandbox cannot be set up: a path of the profile is missing, or the host forbids it",
+        "`servicekit check {profile}` names missing paths; see `systemctl status` for the step",
+    ),
+    243: (
+        "a secret of the service is missing or cannot be read",
+        "`servicekit secret list {profile}` shows which; `servicekit secret set` stores it",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """One profile, as `status --json` prints it."""
@@ -380,6 +405,11 @@ def _never_ran(profile: str, seen: Seen | None) -> Status:
 
 
 def _could_not_begin(profile: str, seen: Seen) -> Status:
+    if seen.exit_code in _NOT_BEGUN:
+        why, remedy = _NOT_BEGUN[seen.exit_code]
+        remedy = remedy.replace("{profile}", profile)
+        why = f"{why} (systemd's exit code {seen.exit_code})"
+        return Status(profile, "failed", why=why, remedy=remedy, restarts=seen.restarts or 0)
     code = "" if seen.exit_code is None else f" (exit code {seen.exit_code})"
     why = printable(seen.text) or f"its watchdog could not begin{code}"
     remedy = f"`servicekit logs {profile}` shows its log"

@@ -146,6 +146,8 @@ def _legal(name: str, table: FlagTable) -> LegalValue | None:
 
 
 def release(table: FlagTable) -> str:
+    if table.engine is EngineName.LLAMACPP and not table.version.isdecimal():
+        return table.version  # a program of its own
     if table.engine is EngineName.LLAMACPP:
         return f"llama.cpp b{table.version}"
     return f"{table.engine} {table.version}"

@@ -34,7 +34,9 @@ OPENAI = {
 
 def report(name: str, installed: InstalledEngine = InstalledEngine(), **changes: Any) -> Report:  # noqa: ANN401, B008 - keys of a profile; frozen
     """Check a built-in profile with changes."""
-    plan = plans.plan(plans.profile(name, **changes))
+    recipe = plans.profile(name, **changes)
+    llama = recipe.engine is EngineName.LLAMACPP
+    plan = plans.plan(recipe, executable="/opt/llama.cpp/bin/llama-server" if llama else None)
     return check(plan.profile, plan, installed)
 
 
@@ -255,3 +257,19 @@ def test_a_uuid_that_the_engine_takes_for_a_number_is_warned_of(
     """A GPU may be named by its UUID; vLLM cannot read that in many versions."""
     found = said(report("demo", engine=engine, model="owner/model", options={}, gpus=[gpu]))
     assert ("warning gpus" in found) == warned
+
+
+def test_our_own_server_is_held_against_its_own_parser() -> None:
+    """It has a part of llama.cpp's options, and refuses all others when it starts."""
+    plan = plans.plan(plans.profile("demo", options={"cache-type-k": "q8_0"}))
+    (remark,) = [
+        each
+        for each in check(plan.profile, plan, InstalledEngine()).remarks
+        if each.level is Level.ERROR
+    ]
+    assert remark.where == "options.cache-type-k"
+    assert remark.message == "--cache-type-k is not an option of servicekit-llama-server"
+    assert report("demo", options={"cache-type-k": "q8_0"}).ok
+    fine = plans.plan("demo")
+    text = check(fine.profile, fine, InstalledEngine()).text()
+    assert "options checked against servicekit-llama-server" in text

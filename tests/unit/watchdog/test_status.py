@@ -77,7 +77,10 @@ STOP = (
             Seen("failed", exit_code=203),
             (),
             "failed",
-            "its watchdog could not begin (exit code 203)",
+            (
+                "the program servicekit cannot be run: it or its interpreter is missing or not "
+                "executable (systemd's exit code 203)"
+            ),
         ),
         (Seen("failed", text="no python"), (), "failed", "no python"),
         (
@@ -283,6 +286,15 @@ def test_a_state_that_cannot_be_replaced_is_removed(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_secret_is_named_as_such() -> None:
+    """systemd starts nothing without a credential, and says so by an exit code alone."""
+    found = conclude("x", None, Seen("failed", exit_code=243), ())
+    assert found.why.startswith("a secret of the service is missing or cannot be read")
+    assert "`servicekit secret list x`" in found.remedy
+    later = conclude("x", None, Seen("failed", exit_code=243), STOP)
+    assert later.why == found.why
 
 
 def test_the_last_fault_stays_in_sight_after_a_recovery() -> None:
