@@ -15,9 +15,9 @@ from servicekit.cli.orders import order_of
 from servicekit.cli.output import as_json, duration, note, ours, paint, say
 from servicekit.cli.session import Session
 from servicekit.doctor.answer import CheckResult, CheckStatus
-from servicekit.doctor.asking import DoctorRequest
 from servicekit.doctor.examination import Examination, examine
 from servicekit.doctor.look import look
+from servicekit.doctor.queries import DoctorRequest
 from servicekit.doctor.view import RefusedProfile
 from servicekit.errors import UserError
 from servicekit.install.rootfs import Tree

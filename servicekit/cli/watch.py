@@ -9,7 +9,7 @@ from pathlib import Path
 from servicekit.cli.session import Session
 from servicekit.errors import ExitCode, UserError
 from servicekit.managers import SERVER_URL
-from servicekit.managers.alarm import alarm
+from servicekit.managers.supervised import request_fast_restart, send_alert
 from servicekit.service.installed import InstalledPlan, denied, of_profile, read_plan, tuned
 
 
@@ -23,9 +23,9 @@ def watch(session: Session, profile: str, plan: Path | None) -> int:
         command = installed.command
         code = _watch(installed)
     except UserError as error:
-        alarm(command or session.own_command(), profile, error.code, os.environ, named)
+        send_alert(command or session.own_command(), profile, error.code, os.environ, named)
         raise
-    alarm(command, profile, code, os.environ, named)
+    send_alert(command, profile, code, os.environ, named)
     return code
 
 
@@ -42,9 +42,7 @@ def _watch(plan: InstalledPlan) -> ExitCode:
         )
     code = run(tuned(plan, os.environ))
     if code is ExitCode.TEMPFAIL and os.environ.get(SERVER_URL):
-        from servicekit.managers.haste import hasten
-
-        hasten(plan.places, os.environ)
+        request_fast_restart(plan.places, os.environ)
     return code
 
 

@@ -11,10 +11,10 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from servicekit.doctor import look_host
-from servicekit.doctor.asking import after, seen_or_not
 from servicekit.doctor.look_host import ANSWER_LIMIT
 from servicekit.doctor.look_profile import ProfileQuestions
 from servicekit.doctor.look_windows import WslQuestions
+from servicekit.doctor.queries import after, seen_or_not
 from servicekit.doctor.view import HostView, ProfileView, RefusedProfile
 from servicekit.doctor.wsl.windows import WSL_CONF
 from servicekit.host import procfs
@@ -26,7 +26,7 @@ from servicekit.watchdog import evidence
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.doctor.asking import DoctorRequest
+    from servicekit.doctor.queries import DoctorRequest
 
 LIMIT: Final = 8.0  # seconds for all questions: with Python's start and the printing, less than ten
 

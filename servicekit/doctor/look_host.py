@@ -28,7 +28,7 @@ from servicekit.watchdog.clock import boottime as since_boot
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from servicekit.doctor.asking import DoctorRequest
+    from servicekit.doctor.queries import DoctorRequest
     from servicekit.host.gpu import GpuReading
     from servicekit.host.procfs import Stat
     from servicekit.host.xid import Xid

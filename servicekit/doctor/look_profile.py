@@ -12,9 +12,9 @@ import psutil
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import texts, view
-from servicekit.doctor.asking import after, seen_or_not
 from servicekit.doctor.exposure import exposures
 from servicekit.doctor.look_host import engines
+from servicekit.doctor.queries import after, seen_or_not
 from servicekit.doctor.recipe import compiles
 from servicekit.doctor.view import ProfileView, RefusedProfile
 from servicekit.engines import versions
@@ -38,7 +38,7 @@ from servicekit.watchdog.ports import port_holder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from servicekit.doctor.asking import DoctorRequest
+    from servicekit.doctor.queries import DoctorRequest
     from servicekit.doctor.view import Unseen
     from servicekit.host.bounded import BoundedCalls, Pending
     from servicekit.host.gpu import GpuReading

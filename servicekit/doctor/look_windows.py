@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from servicekit.doctor import view
-from servicekit.doctor.asking import after, seen_or_not
 from servicekit.doctor.look_host import libraries
+from servicekit.doctor.queries import after, seen_or_not
 from servicekit.doctor.wsl import conf, task, windows
 from servicekit.doctor.wsl.wanted import WSLCONFIG
 from servicekit.host.bounded import NoReplyError, call, output

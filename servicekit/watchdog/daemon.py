@@ -21,7 +21,7 @@ from servicekit.host import bounded, cgroups, procfs
 from servicekit.host.facts import Activity
 from servicekit.host.shared_memory import SharedMemory
 from servicekit.log import Priority, open_events
-from servicekit.managers.haste import lost_stop
+from servicekit.managers.supervised import lost_stop
 from servicekit.places import Scope
 from servicekit.profiles import credentials
 from servicekit.watchdog import clock, evidence, history, ledger

@@ -19,8 +19,7 @@ MODULES: Final = (
     *("hashlib", "unicodedata", "uuid"),
     *("servicekit.host.xid", "servicekit.watchdog.gpu_holders"),
 )
-# They request a fast restart from supervisord.
-SUPERVISOR: Final = ("servicekit.managers.haste", "servicekit.managers.supervisor")
+SUPERVISOR: Final = ("servicekit.managers.supervisor",)  # requests a fast restart
 
 
 def preload(environment: Mapping[str, str]) -> None:

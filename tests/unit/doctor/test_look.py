@@ -21,9 +21,9 @@ from unit.managers.fake_supervisord import FakeSupervisord
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.doctor import look_host, look_profile, recipe
-from servicekit.doctor.asking import DoctorRequest
 from servicekit.doctor.look import LIMIT, look
 from servicekit.doctor.look_windows import WslQuestions
+from servicekit.doctor.queries import DoctorRequest
 from servicekit.doctor.view import Clock, ProfileView, RefusedProfile, SupervisorView, Unseen, Wsl
 from servicekit.doctor.wsl.conf import WslKey
 from servicekit.doctor.wsl.task import NAMESPACE

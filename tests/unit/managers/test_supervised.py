@@ -11,7 +11,7 @@ from machines.waiting import wait_until
 from unit.managers.fake_supervisord import FakeSupervisord
 
 from servicekit.host.procfs import children, snapshot
-from servicekit.managers.haste import lost_stop
+from servicekit.managers.supervised import lost_stop
 from servicekit.places import system_places
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 LIMIT = 20.0
 PROGRAM = """
 import sys
-from servicekit.managers.haste import hasten
+from servicekit.managers.supervised import request_fast_restart
 from servicekit.places import system_places
-hasten(system_places(), {variables!r})
+request_fast_restart(system_places(), {variables!r})
 print("lives", flush=True)
 sys.stdin.read()
 """
@@ -38,7 +38,7 @@ def supervisord(tmp_path: Path) -> Iterator[FakeSupervisord]:
 
 
 def program(**variables: str) -> subprocess.Popen[str]:
-    """A process that has called `hasten`, and ends when its input does."""
+    """A process that has called `request_fast_restart`, and ends when its input does."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(variables=variables)],
         stdin=subprocess.PIPE,
