@@ -10,7 +10,7 @@ from servicekit.errors import UserError
 from servicekit.lab.bench.figures import FIGURES
 from servicekit.lab.bench.report import doubts
 from servicekit.lab.bench.result import CASE_FIGURES, CaseFigure
-from servicekit.lab.compare.judgement import Judgement, judge, relative
+from servicekit.lab.compare.judgement import Judgement, judge, judged, relative
 from servicekit.lab.compare.matching import refuse_mismatch
 from servicekit.lab.compare.traps import Trap, traps
 from servicekit.text import printable
@@ -130,19 +130,22 @@ def compared(results: Sequence[BenchResult]) -> Comparison:
 def _sections(runs: Sequence[ComparedRun]) -> Iterator[ComparedCase]:
     """Yield every case of the first run that another run has as well."""
     first, *others = runs
+    verdicts = judged([run.result for run in runs])
     for case in first.result.cases:
         cases = {run.letter: run.result.case(case.name) for run in runs}
         if case.samples and any(_measured(cases[other.letter]) for other in others):
-            yield ComparedCase(case.name, case.conditions, tuple(_rows(case, cases)))
+            yield ComparedCase(case.name, case.conditions, tuple(_rows(case, cases, verdicts)))
 
 
 def _measured(case: Case | None) -> bool:
     return case is not None and bool(case.samples)
 
 
-def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[ComparedFigure]:
+def _rows(first: Case, cases: dict[str, Case | None], verdicts: int) -> Iterator[ComparedFigure]:
     for figure in FIGURES:
-        values = tuple(_of_samples(figure, first, letter, case) for letter, case in cases.items())
+        values = tuple(
+            _of_samples(figure, first, letter, case, verdicts) for letter, case in cases.items()
+        )
         if any(each.value is not None for each in values):
             yield ComparedFigure(figure, values)
     for whole in CASE_FIGURES:
@@ -151,9 +154,11 @@ def _rows(first: Case, cases: dict[str, Case | None]) -> Iterator[ComparedFigure
             yield ComparedFigure(whole, values)
 
 
-def _of_samples(figure: Figure, first: Case, letter: str, case: Case | None) -> ComparedValue:
+def _of_samples(
+    figure: Figure, first: Case, letter: str, case: Case | None, verdicts: int
+) -> ComparedValue:
     stats = case.statistics(figure) if case else None
-    judgement = judge(figure, first, case) if case and case is not first else None
+    judgement = judge(figure, first, case, verdicts) if case and case is not first else None
     return ComparedValue(
         run=letter,
         value=stats.median if stats else None,

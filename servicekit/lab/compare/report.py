@@ -12,7 +12,7 @@ from servicekit.lab.bench.formatting import percent, spread, worst
 from servicekit.lab.bench.result import CASE_FIGURES
 from servicekit.lab.compare.charts import chart
 from servicekit.lab.compare.drawing import drawn
-from servicekit.lab.compare.judgement import CLOCK, ENOUGH, FEWEST, LEFT_OUT, PRECISION, Difference
+from servicekit.lab.compare.judgement import CHANCE, CLOCK, FEWEST, LEFT_OUT, PRECISION, Difference
 from servicekit.lab.compare.words import MEANINGS, conditions_in_words, run_in_words, suite_in_words
 from servicekit.service.render import rendered
 
@@ -111,7 +111,7 @@ def page(comparison: Comparison, *, at: str) -> str:
         notes=[f"{note[0].upper()}{note[1:]}." for note in comparison.notes],
         figures=figures,
         fewest=FEWEST,
-        enough=ENOUGH,
+        chance=f"{CHANCE:.0%}".replace("%", " %"),
         precision=f"{PRECISION:.0%}".replace("%", " %"),
         clock=f"{CLOCK * 1000:.0f} ms",
         left_out=f"{LEFT_OUT:.0%}".replace("%", " %"),

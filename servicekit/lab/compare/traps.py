@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.lab.bench.figures import DECODE, DONE, FIGURES
 from servicekit.lab.bench.formatting import number, with_unit
-from servicekit.lab.compare.judgement import Difference, apparent, judge
+from servicekit.lab.compare.judgement import Difference, apparent, judge, judged
 from servicekit.lab.compare.matching import both
 
 if TYPE_CHECKING:
@@ -30,7 +30,15 @@ POOL_SHORT: Final = 0.99  # part of the requested context; engines round to whol
 CORRECTNESS_LOST: Final = 0.01  # part of right answers that may be lost unmentioned
 CUT_OFF: Final = 0.01  # part of answers, beyond the other run's, that may be unfinished unmentioned
 
-Sides = tuple[str, str]  # names of the two runs
+
+class Sides(NamedTuple):
+    """The two runs."""
+
+    before: str
+    """The name of the run compared with."""
+    now: str
+    verdicts: int = 1
+    """Of the whole comparison."""
 
 
 class Trap(NamedTuple):
@@ -60,27 +68,30 @@ def graph_lost(before: Case, now: Case, called: Sides) -> str | None:
     expected = was.median * min(1.0, own / (theirs or 1.0))
     if became.median >= COLLAPSED * expected:
         return None
-    fine = "" if theirs is None else f", {called[0]}'s {number(theirs, '')}"
+    fine = "" if theirs is None else f", {called.before}'s {number(theirs, '')}"
     return (
         f"acceptance looks healthy ({number(own, '')} tokens per verification{fine}), but "
         f"decode is {with_unit(became.median, 'tokens/s')}, less than half of the "
-        f"{with_unit(expected, 'tokens/s')} expected from {called[0]}"
+        f"{with_unit(expected, 'tokens/s')} expected from {called.before}"
     )
 
 
 def answer_later(before: Case, now: Case, called: Sides) -> str | None:
     """Detect a faster decode with a later finished answer, or with answers never finished."""
-    decode, done = apparent(DECODE, before, now), judge(DONE, before, now)
+    decode = apparent(DECODE, before, now, called.verdicts)
+    done = judge(DONE, before, now, called.verdicts)
     if decode.verdict is not Difference.BETTER:
         return None
     faster = f"decode is faster ({_against(decode, DECODE, called)})"
     if done.now is None and done.before is not None:
         tokens = now.conditions.max_tokens
-        return f"{faster}, but no answer finishes within {tokens:,} tokens, unlike {called[0]}'s"
+        return (
+            f"{faster}, but no answer finishes within {tokens:,} tokens, unlike {called.before}'s"
+        )
     if _unfinished(now) > _unfinished(before) + CUT_OFF:
         return (
             f"{faster}, but {now.cut_off} of {len(now.sound)} answers do not finish within "
-            f"{now.conditions.max_tokens:,} tokens ({called[0]}: {before.cut_off} of "
+            f"{now.conditions.max_tokens:,} tokens ({called.before}: {before.cut_off} of "
             f"{len(before.sound)})"
         )
     if done.verdict is not Difference.WORSE:
@@ -96,14 +107,15 @@ def correctness_lost(before: Case, now: Case, called: Sides) -> str | None:
     # Rounded: 1 - 0.99 is a little more than 0.01 in floating point.
     if was is None or became is None or round(was - became, 9) <= CORRECTNESS_LOST:
         return None
-    judged = [(apparent(figure, before, now), figure) for figure in FIGURES]
+    judged = [(apparent(figure, before, now, called.verdicts), figure) for figure in FIGURES]
     faster = [each for each in judged if each[0].verdict is Difference.BETTER]
     if not faster:
         return None
     # Decode comes first: it is what is usually tuned.
     most, figure = next((each for each in faster if each[1] is DECODE), faster[0])
+    right = f"{with_unit(became, '%')} of the answers are right"
     return (
-        f"{with_unit(became, '%')} of the answers are right ({called[0]}: {with_unit(was, '%')}), "
+        f"{right} ({called.before}: {with_unit(was, '%')}), "
         f"although {figure.label} is faster ({_against(most, figure, called)})"
     )
 
@@ -132,17 +144,18 @@ TITLES: Final[Mapping[str, str]] = {
 
 def traps(results: Sequence[BenchResult], called: Sequence[str]) -> Iterator[Trap]:
     """Find the traps of each run alone, and of each run and the first against each other."""
-    first, name = results[0], called[0]
+    first, name, verdicts = results[0], called[0], judged(results)
     for result, own in zip(results, called, strict=True):
         if (text := pool_short(result)) is not None:
             yield Trap("pool-short", own, None, text)
         if result is first:
             continue
         for one, two in both(first, result):
-            for before, now, sides in ((one, two, (name, own)), (two, one, (own, name))):
+            there, back = Sides(name, own, verdicts), Sides(own, name, verdicts)
+            for before, now, sides in ((one, two, there), (two, one, back)):
                 for trap, rule in PAIRS.items():
                     if (text := rule(before, now, sides)) is not None:
-                        yield Trap(trap, sides[1], now.name, text)
+                        yield Trap(trap, sides.now, now.name, text)
 
 
 def _unfinished(case: Case) -> float:
@@ -156,4 +169,4 @@ def _length(case: Case) -> int:
 
 def _against(judgement: Judgement, figure: Figure, called: Sides) -> str:
     now, before = (with_unit(each, figure.unit) for each in (judgement.now, judgement.before))
-    return f"{now}, {called[0]}: {before}"
+    return f"{now}, {called.before}: {before}"
