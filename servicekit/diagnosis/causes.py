@@ -128,6 +128,7 @@ class Cause(StrEnum):
     REPEATED_ANSWER = "repeated-answer"
     CPU_FALLBACK = "cpu-fallback"
     TOO_SLOW = "too-slow"
+    GPU_SLOWED_DOWN = "gpu-slowed-down"
     ACCEPTANCE_ZERO = "acceptance-zero"
     DRAFT_GRAPH_DISABLED = "draft-graph-disabled"
     INPUT_TOO_LONG = "input-too-long"

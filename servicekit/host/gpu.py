@@ -54,6 +54,8 @@ class Device:
     persistence: bool | None = None
     """Whether the driver stays initialised while no process uses it; `None` without such a mode."""
     utilisation: int | None = None  # percent of the last moments in which it was at work
+    slowed_by: str = ""  # why it runs below its clocks, where that is not ordinary
+    celsius: int | None = None
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:

@@ -24,6 +24,12 @@ from typing import Any
 EVENT_WAIT_MS = 2000
 """Milliseconds that one wait for events takes: how late the end of stdin may be noticed."""
 MIB = 1 << 20
+# NVML's reasons for lower clocks that are no ordinary ones: idleness and a power limit are.
+SLOWDOWNS = {
+    0x20: "its temperature",
+    0x40: "its temperature",
+    0x80: "the power supply (power brake)",
+}
 
 
 def look(nvml: Any, gpus: list[str]) -> dict[str, Any]:  # noqa: ANN401 - an untyped module
@@ -59,6 +65,9 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
     utilisation = None
     with suppress(nvml.NVMLError):  # a slice of a GPU (MIG) has none
         utilisation = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+    celsius = None
+    with suppress(nvml.NVMLError):
+        celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
     return {
         "uuid": nvml.nvmlDeviceGetUUID(handle),
         "name": nvml.nvmlDeviceGetName(handle),
@@ -69,7 +78,18 @@ def device(nvml: Any, gpu: str) -> dict[str, Any]:  # noqa: ANN401 - as above
         "capability": capability,
         "persistence": persistence,
         "utilisation": utilisation,
+        "slowed_by": slowed_by(nvml, handle),
+        "celsius": celsius,
     }
+
+
+def slowed_by(nvml: Any, handle: Any) -> str:  # noqa: ANN401 - as above
+    """Say why the GPU runs below its clocks; "" if it does not, or the driver does not say."""
+    for kind in ("Event", "Throttle"):  # by the name that older drivers' bindings have, too
+        with suppress(AttributeError, nvml.NVMLError):
+            reasons = getattr(nvml, f"nvmlDeviceGetCurrentClocks{kind}Reasons")(handle)
+            return next((words for bit, words in SLOWDOWNS.items() if reasons & bit), "")
+    return ""
 
 
 def find(nvml: Any, gpu: str) -> Any:  # noqa: ANN401 - as above

@@ -105,6 +105,7 @@ class Reason(StrEnum):
     CONTEXT_BELOW_REQUESTED = "context-below-requested"
     STRANGER_ON_GPU = "stranger-on-gpu"
     VRAM_ORPHAN = "vram-orphan"
+    GPU_SLOWED_DOWN = "gpu-slowed-down"
 
 
 def variable_of(tunable: str) -> str:

@@ -77,6 +77,7 @@ REASON_CAUSE: Final[Mapping[Reason, Cause]] = {
     Reason.CONTEXT_BELOW_REQUESTED: Cause.CONTEXT_BELOW_REQUESTED,
     Reason.STRANGER_ON_GPU: Cause.STRANGER_ON_GPU,
     Reason.VRAM_ORPHAN: Cause.VRAM_ORPHAN,
+    Reason.GPU_SLOWED_DOWN: Cause.GPU_SLOWED_DOWN,
 }
 
 

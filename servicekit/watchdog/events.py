@@ -116,6 +116,7 @@ class SurveyResult:
     """VRAM in use above this run's baseline that no living process accounts for."""
     gpu_busy: bool | None = None
     """Whether one of our GPUs is at work; `None` where the driver does not report it."""
+    slowdown: str = ""  # why a GPU of ours runs below its clocks, in words
     engine_mib: int | None = None  # VRAM that the engine's tree holds, where the driver reports it
 
 

@@ -94,6 +94,7 @@ class Vitals:
     last: ActivityRead | None = None
     still: ActivityRead | None = None  # since when they do nothing
     gpu_idle_at: float = 0.0  # when a survey last found the GPU idle
+    slowdowns: int = 0  # surveys that found the GPU slowed down, less the later ones that did not
     hindered: str = ""  # what keeps them from running, in words
     hindered_at: float = 0.0
 

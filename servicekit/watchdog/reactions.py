@@ -68,6 +68,8 @@ LINGER: Final = 1.0
 IDLE_LIMIT: Final = 1.0
 # For how long after a completion was sent an engine may use CPU without working on it.
 SPIN_LIMIT: Final = 3.0
+# Surveys in a row that find the GPU slowed down before this is a condition.
+SLOWDOWNS: Final = 2
 # An engine that ends takes its processes along, and their deaths may be seen first.
 LOST_TOGETHER: Final = 0.1
 # How long an engine that lost a process must answer nothing, its counters standing still.
@@ -324,9 +326,19 @@ def _surveyed_serving(policy: Policy, memory: Memory, event: SurveyTaken) -> tup
         vitals = memory.vitals
         still, idle_at = (None, 0.0) if survey.gpu_busy else (vitals.still, at)
         memory = replace(memory, vitals=replace(vitals, still=still, gpu_idle_at=idle_at))
-    memory = _survey_next(memory, at + policy.survey)
+    memory = _slowed_down(_survey_next(memory, at + policy.survey), event)
     memory = set_condition(memory, Reason.STRANGER_ON_GPU, at, _held_by_others(policy, survey))
     return _swept(set_condition(memory, Reason.VRAM_ORPHAN, at, orphan), survey)
+
+
+def _slowed_down(memory: Memory, event: SurveyTaken) -> Memory:
+    """Note a GPU below its clocks when it lasts: it comes and goes with the temperature."""
+    slowdown, before = event.survey.slowdown, memory.vitals.slowdowns
+    count = min(before + 1, SLOWDOWNS + 1) if slowdown else max(before - 1, 0)
+    memory = replace(memory, vitals=replace(memory.vitals, slowdowns=count))
+    if count and not (slowdown and count >= SLOWDOWNS):
+        return memory
+    return set_condition(memory, Reason.GPU_SLOWED_DOWN, event.at, slowdown)
 
 
 # Progress, probes and counters.

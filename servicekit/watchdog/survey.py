@@ -153,6 +153,7 @@ class Surveyor:
             gpu=gpu.view,
             unattributed_mib=unattributed,
             gpu_busy=_busy(gpu),
+            slowdown=_slowdown(gpu),
             engine_mib=holders.engine_mib,
         )
 
@@ -236,6 +237,14 @@ def xid_fault(xid: Xid) -> Fault | None:
         case Recovery.RESET | Recovery.REBOOT:
             remedy = f"{xid.recovery}; {Cause.GPU_LOST.remedies[1]}"
             return Fault(Cause.GPU_LOST, xid.named, remedy)
+
+
+def _slowdown(gpu: GpuReading) -> str:
+    slowed = next((device for device in gpu.devices if device.slowed_by), None)
+    if slowed is None:
+        return ""
+    degrees = "" if slowed.celsius is None else f" (at {slowed.celsius} C)"
+    return f"{slowed.name} is slowed down by {slowed.slowed_by}{degrees}"
 
 
 def _busy(gpu: GpuReading) -> bool | None:

@@ -8,7 +8,8 @@ every call:
 With "held_by" the name of a variable, a GPU is also held by each process that has the variable in
 its environment, which says how many MiB; of which it has so far only "part". "driver" is the
 driver's version. With "error" the name of an NVML error, every call raises it; with "hang" a path,
-every call looks that path up, and hangs where that does; "xids" are reported as events, [code,
+every call looks that path up, and hangs where that does; "clocks" are the bits of the reasons for
+lower clocks, "celsius" is the temperature; "xids" are reported as events, [code,
 index of the GPU].
 """
 
@@ -26,6 +27,7 @@ from typing import Any
 
 MIB = 1 << 20
 nvmlEventTypeXidCriticalError = 8
+NVML_TEMPERATURE_GPU = 0
 
 
 class NVMLError(Exception):
@@ -189,6 +191,20 @@ def nvmlDeviceGetUtilizationRates(handle: dict[str, Any]) -> Values:
     if "utilisation" not in handle:
         raise NVMLError_NotSupported("Not Supported")
     return Values(gpu=handle["utilisation"])
+
+
+def nvmlDeviceGetCurrentClocksEventReasons(_: dict[str, Any]) -> int:
+    """Tell why its clocks are lower, as bits."""
+    reasons: int = _world().get("clocks", 0)
+    return reasons
+
+
+def nvmlDeviceGetTemperature(_: dict[str, Any], sensor: int) -> int:
+    """Tell how hot it is."""
+    assert sensor == NVML_TEMPERATURE_GPU, "there is one sensor"
+    if "celsius" not in (world := _world()):
+        raise NVMLError_NotSupported("Not Supported")
+    return int(world["celsius"])
 
 
 def nvmlDeviceGetMemoryInfo(handle: dict[str, Any]) -> Values:

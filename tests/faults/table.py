@@ -1134,6 +1134,13 @@ ROWS: Final[tuple[Row, ...]] = (
         act=acts.vram_is_given_up,
     ),
     Row(
+        "gpu-slowed-down",
+        "the GPU runs below its clocks because it is hot",
+        Degraded("gpu-slowed-down", within=2 * SURVEY + 1, says="temperature .at 93 C.", hold=1),
+        gpu=True,
+        act=lambda stage: stage.drive(clocks=0x40, celsius=93),
+    ),
+    Row(
         "drivers-child-killed",
         "SIGKILL to the process that asks the driver",
         Ready(hold=6),

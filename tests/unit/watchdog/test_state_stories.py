@@ -573,6 +573,16 @@ def test_probes_rest_under_traffic_at_short_intervals() -> None:
     assert "- RunProbe" not in said
 
 
+def test_a_gpu_that_is_slowed_down_is_a_condition_when_that_lasts() -> None:
+    """It comes with the second survey that finds it, and goes when as many have not."""
+    hot, words = replace(CLEAN, slowdown="it is hot"), []
+    run = ready(replace(POLICY, interval=1000))
+    for at, survey in enumerate((hot, CLEAN, hot, hot, hot, CLEAN, hot, CLEAN, CLEAN, CLEAN), 11):
+        run.replay(SurveyTaken(at, survey, at - 0.1))
+        words.append("hot" if Reason.GPU_SLOWED_DOWN in view(run.memory).reasons else "-")
+    assert words == ["-", "-", "-", "hot", "hot", "hot", "hot", "hot", "hot", "-"]
+
+
 def test_requests_that_do_not_move_start_a_probe_at_once() -> None:
     """Running requests and frozen counters are a suspicion; one that runs and moves is none."""
     idle, busy = Counters(progress=(7.0,), running=0), Counters(progress=(7.0,), running=1)

@@ -242,6 +242,21 @@ def test_a_gpu_at_work_is_seen_where_the_driver_reports_it(scene: Scene) -> None
         assert scene.look().gpu_busy is busy
 
 
+@pytest.mark.parametrize(
+    ("world", "slowdown"),
+    [
+        ({}, ""),
+        ({"clocks": 0x4}, ""),
+        ({"clocks": 0x44, "celsius": 93}, "is slowed down by its temperature (at 93 C)"),
+        ({"clocks": 0x80}, "is slowed down by the power supply (power brake)"),
+    ],
+)
+def test_a_gpu_below_its_clocks_is_seen(scene: Scene, world: dict[str, int], slowdown: str) -> None:
+    """Heat and a power brake are reported; a power limit is ordinary."""
+    scene.driver.does(gpus=[CARD], **world)
+    assert scene.look().slowdown.partition(" is ")[2] == slowdown.removeprefix("is ")
+
+
 def test_a_baseline_of_earlier_runs_is_kept(scene: Scene) -> None:
     """What an earlier run found in use by nobody decides, not what an orphan now holds."""
     scene.surveyor.remember({"GPU-11111111": 600})
