@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from itertools import groupby
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from servicekit.cli.freshness import note_outdated
 from servicekit.cli.options import AsJson, ForUser, complete_profile, session_of
-from servicekit.cli.orders import order_of
+from servicekit.cli.orders import installed_account, order_of
 from servicekit.cli.output import as_json, duration, note, ours, paint, say
 from servicekit.cli.session import Session
 from servicekit.doctor.answer import CheckResult, CheckStatus
@@ -66,7 +67,7 @@ def _request(session: Session, only: str | None, outdated: dict[str, str]) -> Do
         manager = session.manager(installed[only].manager if only in installed else None)
     except UserError as error:
         no_manager = error.message
-    orders, refused = [], []
+    orders, refused, accounts = [], [], {}
     for name in sorted(installed) if only is None else [only]:
         try:
             recipe = session.profile(name)
@@ -75,8 +76,11 @@ def _request(session: Session, only: str | None, outdated: dict[str, str]) -> Do
                 raise
             refused.append(RefusedProfile(name, error.message.partition("\n")[0]))
         else:
-            if name in installed and (words := note_outdated(session, name)):
-                outdated[name] = ours(words)
+            if name in installed:
+                with suppress(UserError):  # a plan that cannot be read is reported by other checks
+                    accounts[name] = installed_account(session, installed[name])
+                if words := note_outdated(session, name):
+                    outdated[name] = ours(words)
             named = session.manager_name(None if manager is None else manager.name)
             orders.append(order_of(session, recipe, Tree(), manager=named))
     return DoctorRequest(
@@ -87,6 +91,7 @@ def _request(session: Session, only: str | None, outdated: dict[str, str]) -> Do
         orders=tuple(orders),
         refused=tuple(refused),
         installed=installed,
+        accounts=accounts,
     )
 
 

@@ -84,6 +84,12 @@ class ProfileQuestions:
         self._bug = board.ask(about, call(lambda: bug_of(state)))
         own = request.installed.get(order.profile.name)
         self._trusted = None if own is None else own.trusted
+        account = request.accounts.get(order.profile.name, "")
+        self._as_root = (
+            own is not None
+            and (own.manager, request.places.scope) == (ManagerName.SUPERVISOR, Scope.SYSTEM)
+            and account in {None, "root"}
+        )
         self._exposure = then(lambda plan: exposures(plan) if self._is_unit else None)
 
     @property
@@ -123,6 +129,7 @@ class ProfileQuestions:
             weakenings=survey.weakenings,
             trusted=self._trusted,
             exposure=seen_or_not(self._exposure),
+            as_root=self._as_root,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from servicekit.doctor.view import Unseen
@@ -35,6 +35,8 @@ class DoctorRequest:
     orders: tuple[Order, ...]  # the profiles, as they would be installed
     refused: tuple[RefusedProfile, ...]
     installed: Mapping[str, Manifest]
+    # Of each installed profile the account; `None` is that of the manager.
+    accounts: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def seen_or_not(pending: Pending[T]) -> T | Unseen:

@@ -74,6 +74,11 @@ def protection(subject: ProfileView) -> Answer:
         )
     if subject.trusted:
         return ok("; ".join(filter(None, (exposure, f"trusted: {'; '.join(subject.trusted)}"))))
+    if subject.as_root:
+        return warn(
+            "Supervisor runs the engine and the model's code as root",
+            f"`servicekit install {name}` as root, with --user-name if it can make no account",
+        )
     if rated is None:
         return ok("no weakenings")
     if rated[0] > rated[1]:

@@ -184,6 +184,7 @@ class ProfileView:
     # As `systemd-analyze security` rates the installed unit and the built-in one; `None` under
     # other managers, or where it cannot tell.
     exposure: tuple[float, float] | Unseen | None = None
+    as_root: bool = False  # whether Supervisor runs it as its own account, which is root's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,8 +41,9 @@ if order["ids"]:
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
-PR_SET_NO_NEW_PRIVS = 38
-if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SIGKILL = 1, 38, 9
+prctl = ctypes.CDLL(None, use_errno=True).prctl
+if prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
     sys.exit("cannot give up new privileges")
 os.chdir("/")
 os.umask(0o077)

@@ -99,11 +99,14 @@ def open_linked(path: Path) -> int:
 
     What is read of it is believed only as a model's: its size, and what the engine will load.
     """
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return opened
+    # A device may act when it is opened, so what the path leads to is looked at before that.
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    finally:
+        os.close(place)
 
 
 # JSON, made harmless.

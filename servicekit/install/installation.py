@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from servicekit.install.installer import (
     remove,
 )
 from servicekit.install.present import manifests
-from servicekit.install.transaction import Directory, apply, make_directory
+from servicekit.install.transaction import PRIVATE, Directory, apply, make_directory
 from servicekit.managers import accounts
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import PurePosixPath
 
-    from servicekit.install.changes import Change
+    from servicekit.install.changes import Change, Present
     from servicekit.install.rootfs import Tree
     from servicekit.install.transaction import Turn
     from servicekit.managers import Manager
@@ -142,8 +143,7 @@ def directories(places: Places, name: str, manager: str, user: str | None) -> It
     """
     if manager == ManagerName.SUPERVISOR:
         # Supervisor opens the log itself; all others are the watchdog's and the engine's.
-        # supervisord gives its logs no mode: what an engine prints is not for everyone.
-        yield Directory(places.logs, 0o750, None)
+        yield Directory(places.logs, PRIVATE, None)
         yield Directory(places.state / name, 0o755, user)
         yield Directory(places.runtime / name, 0o755, user)
         yield Directory(places.cache, 0o755, user)
@@ -191,7 +191,29 @@ def uninstall(
     # As long as a model or a history is left, it belongs to the account that wrote it.
     if purge and not left:
         forget_account(made, tree, places)
+        _forget_created(made, profile, tree, places)
     return made
+
+
+def _forget_created(made: Iterable[Change], profile: str, tree: Tree, places: Places) -> None:
+    """Remove the account that the install of a Supervisor service made, after its last use."""
+    path = places.plan(profile)
+    gone = next((each.before for each in made if each.acts and each.path == path), None)
+    if gone is None or tree.is_image or places.scope is not Scope.SYSTEM or os.geteuid() != 0:
+        return
+    others = (tree.look(places.plan(name)) for name in manifests(tree, places))
+    user = _user_in(gone)
+    if user is not None and user not in {_user_in(other) for other in others if other is not None}:
+        accounts.remove_created(user)
+
+
+def _user_in(plan: Present) -> str | None:
+    """Return the account that an installed plan names; `None` where it names or is none."""
+    try:
+        user = json.loads(plan.content)["user"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return user if isinstance(user, str) else None
 
 
 def purge_remains(profile: str, turn: Turn) -> bool:

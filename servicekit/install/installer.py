@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from servicekit.errors import UserError
 from servicekit.install.changes import Act, changes, record
 from servicekit.install.present import look, manifests
-from servicekit.install.transaction import apply
+from servicekit.install.transaction import PRIVATE, apply
 from servicekit.managers import accounts
 from servicekit.service.manifest import inherited
 from servicekit.text import shown
@@ -155,7 +155,11 @@ def install(proposal: Proposal, turn: Turn, manager: Manager | None) -> Manifest
         if group is not None and not had_group:
             accounts.remove_group(group)
         raise
-    return manifest or proposal.manifest
+    manifest = manifest or proposal.manifest
+    for directory in proposal.directories:
+        if directory.mode == PRIVATE and directory.path in manifest.directories:
+            turn.tree.restrict(directory.path, PRIVATE)
+    return manifest
 
 
 def _hand_over(proposal: Proposal, tree: Tree) -> None:

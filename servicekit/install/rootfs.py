@@ -12,6 +12,7 @@ import errno
 import os
 import pwd
 import stat
+import struct
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
@@ -114,6 +115,21 @@ class Tree:
                 os.fchmod(made, mode)
             finally:
                 os.close(made)
+
+    def restrict(self, path: PurePosixPath, mode: int) -> None:
+        """Set the mode of a directory of ours, and have new files in it get the same rights.
+
+        A default ACL replaces the umask of whoever makes a file, and so holds for log rotation.
+        """
+        with suppress(FileNotFoundError), self._at(path) as (parent, name):
+            directory = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=parent)
+            try:
+                if os.fstat(directory).st_uid == os.geteuid():
+                    os.fchmod(directory, mode)
+                    with suppress(OSError):  # a file system without ACLs
+                        os.setxattr(directory, "system.posix_acl_default", _acl(mode))
+            finally:
+                os.close(directory)
 
     def hand_over(self, path: PurePosixPath, ids: tuple[int, int]) -> None:
         """Give a directory of root's, with what root alone can have put there, to an account."""
@@ -290,6 +306,13 @@ def _hand_over(parent: int, name: str, ids: tuple[int, int]) -> None:
             os.close(directory)
     elif status.st_nlink == 1:  # another name of the file may be where the account cannot go
         os.chown(name, *ids, dir_fd=parent, follow_symlinks=False)
+
+
+def _acl(mode: int) -> bytes:
+    """Encode the rights of owner, group and others as the kernel stores an ACL."""
+    tags = {0x01: mode >> 6, 0x04: mode >> 3, 0x20: mode}
+    entries = (struct.pack("<HHi", tag, bits & 0o7, -1) for tag, bits in tags.items())
+    return struct.pack("<I", 2) + b"".join(entries)
 
 
 def _target(name: str, directory: int) -> str:

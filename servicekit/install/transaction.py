@@ -37,6 +37,9 @@ LOCK_EVERY: Final = 0.05
 MOST_VANISHED: Final = 20
 """Times that a directory may vanish before it is locked: each takes a whole install of another."""
 
+PRIVATE: Final = 0o750
+"""Mode of the directory of logs: an engine's lines are not for every user."""
+
 Path = PurePosixPath
 
 

@@ -14,6 +14,8 @@ from servicekit.errors import UserError
 from servicekit.host import programs
 
 HOME: Final = "/var/lib/servicekit"
+COMMENT: Final = "Model servers of servicekit"
+"""By these two an account that an install made is known, as long as no one changed it."""
 LIMIT: Final = 30.0  # seconds for the tools that edit the account database
 
 
@@ -48,7 +50,7 @@ def create(name: str, sysusers: str) -> None:
         _run(["systemd-sysusers", "-"], sysusers)
     elif shutil.which("useradd"):
         shell = next(filter(os.path.exists, ("/usr/sbin/nologin", "/sbin/nologin")), "/bin/false")
-        options = ["--system", "--user-group", "--no-create-home"]
+        options = ["--system", "--user-group", "--no-create-home", "--comment", COMMENT]
         _run(["useradd", *options, "--home-dir", HOME, "--shell", shell, name])
     else:
         raise UserError(
@@ -69,6 +71,14 @@ def remove_made(sysusers: str) -> None:
         return  # there is none, or the text was changed
     if words[3:5] == [account.pw_gecos, account.pw_dir]:
         remove(account.pw_name)
+
+
+def remove_created(name: str) -> None:
+    """Remove the account `name` if `create` made it."""
+    if exists(name):
+        account = pwd.getpwnam(name)
+        if (account.pw_gecos, account.pw_dir) == (COMMENT, HOME):
+            remove(name)
 
 
 def remove(name: str) -> None:

@@ -108,7 +108,9 @@ def is_whole(path: Path, file: File, listener: ByteListener | None = None) -> bo
     else:
         sums = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
     with os.fdopen(untrusted.open_linked(path), "rb") as stream:
-        while chunk := stream.read(CHUNK):
+        left = file.size + 1  # one that grows meanwhile is not read for ever
+        while chunk := stream.read(min(CHUNK, left)):
+            left -= len(chunk)
             sums.update(chunk)
             if listener is not None:
                 listener.moved(len(chunk))

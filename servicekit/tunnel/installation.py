@@ -25,7 +25,7 @@ from servicekit.install.installer import (
     remove,
     tunnel_id,
 )
-from servicekit.install.transaction import Directory, turn
+from servicekit.install.transaction import PRIVATE, Directory, turn
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.access import HOMES, OWN_PLACE, TEMPORARY, Hidden, program, proved
@@ -138,7 +138,7 @@ def propose(files: TunnelFiles, tree: Tree, *, force: bool = False) -> Proposal:
         _refuse_taken(tunnel, "profile", beside.profiles)
         _refuse_taken(tunnel, "tunnel", beside.tunnels)
     # Supervisor opens the log itself; the state's directory is made where it is written.
-    logs = [Directory(places.logs, 0o750, None)]
+    logs = [Directory(places.logs, PRIVATE, None)]
     proposed = Proposal(
         service=service,
         user=files.user,

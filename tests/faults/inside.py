@@ -11,6 +11,7 @@ from faults.stage import DRIVER, DRIVERS, Stage
 from machines.systemd import TESTS_INSIDE
 from typing_extensions import override
 
+from servicekit.service.unit import own_group
 from servicekit.watchdog.ledger import Kind
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from machines.systemd import Machine
 
 ACCOUNT: Final = "servicekit"
-BECOME: Final = ("setpriv", f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--clear-groups")
 FETCH: Final = (
     "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=10).read().decode())"
 )
@@ -113,9 +113,14 @@ class Inside(Stage):
     def own_lines(self) -> list[str]:
         return self.machine.messages(SERVICEKIT_PROFILE=self.name)
 
+    @property
+    def _become(self) -> tuple[str, ...]:
+        group = own_group(self.name)
+        return ("setpriv", f"--reuid={ACCOUNT}", f"--regid={group}", "--clear-groups")
+
     @override
     def order(self, *argv: str, own: bool = False) -> None:
-        self.machine.run(*(BECOME if own else ()), *argv)
+        self.machine.run(*(self._become if own else ()), *argv)
 
     @override
     def send(self, pid: int, signal: str) -> None:
@@ -124,7 +129,7 @@ class Inside(Stage):
     @override
     def spawn(self, *argv: str, own: bool = False, **environment: str) -> subprocess.Popen[str]:
         # Who changes the account must be the command itself, else it would outlive what we kill.
-        words = (*BECOME, "--pdeathsig", "KILL", *argv) if own else argv
+        words = (*self._become, "--pdeathsig", "KILL", *argv) if own else argv
         return self.machine.spawn(*words, env=environment)
 
     @override

@@ -75,6 +75,7 @@ def machine(systemd_machine: Machine, manager: str) -> Iterator[Machine]:
         machine.wait_until(machine.path("/run/supervisor.sock").exists, LIMIT, "supervisord runs")
         machine.write(f"{HOME}/history.jsonl", "", 0o600)
     machine.write("/opt/wild", ENGINE, 0o755)
+    machine.run("rm", "-rf", "/srv/asked")
     machine.run("install", "-d", "-m", "1777", "/srv/asked")
     machine.write(
         "/etc/servicekit/profiles.d/wild.toml", 'extends = "demo"\nexecutable = "/opt/wild"\n'
@@ -89,8 +90,8 @@ def machine(systemd_machine: Machine, manager: str) -> Iterator[Machine]:
         machine.run("systemctl", "stop", "supervisord")
 
 
-def test_a_service_runs_as_its_account(machine: Machine, manager: str) -> None:
-    """The watchdog, and so its engine, is not root; Supervisor's logs are for root alone."""
+def test_a_service_runs_as_its_account(machine: Machine) -> None:
+    """The watchdog, and so its engine, is not root."""
     machine.run("servicekit", "start", "wild", "--no-wait")
 
     def pid() -> int | None:
@@ -103,8 +104,41 @@ def test_a_service_runs_as_its_account(machine: Machine, manager: str) -> None:
     assert f"Uid:\t{account}\t{account}\t{account}\t{account}" in status
     machine.run("servicekit", "stop", "wild")
     assert machine.path(f"{HOME}/history.jsonl").stat().st_uid == int(account)
-    if manager == "supervisor":
-        assert machine.path("/var/log/servicekit").stat().st_mode & 0o777 == 0o750
+
+
+@pytest.mark.parametrize("manager", ["supervisor"], indirect=True)
+def test_logs_of_supervisor_are_for_root_alone(machine: Machine) -> None:
+    """An install closes the directory that an older one left open; each new log is closed, too."""
+    folder, log = "/var/log/servicekit", machine.path("/var/log/servicekit/wild.log")
+
+    def modes() -> tuple[int, int]:
+        found = machine.path(folder).stat(), log.stat()
+        return found[0].st_mode & 0o777, found[1].st_mode & 0o777
+
+    assert modes() == (0o750, 0o640)
+    assert machine.run("cat", f"{folder}/wild.log", user="nobody", check=False).returncode != 0
+    machine.run("chmod", "755", folder)
+    machine.run("servicekit", "install", "wild", "--no-enable")
+    machine.run("supervisorctl", "-c", SUPERVISORD, "clear", "servicekit-wild")
+    machine.wait_until(log.exists, LIMIT, "supervisord has made a new log")
+    assert modes() == (0o750, 0o640)
+
+
+@pytest.mark.parametrize("manager", ["supervisor"], indirect=True)
+def test_doctor_names_a_service_that_supervisor_runs_as_root(machine: Machine) -> None:
+    """A service that an older servicekit installed without an account is not called protected."""
+    plan = machine.path(system_places().plan("wild"))
+    kept = plan.read_text()
+
+    def protection() -> str:
+        done = machine.run("servicekit", "doctor", "wild", "--json", check=False, limit=120)
+        (check,) = (c for c in json.loads(done.stdout)["checks"] if c["code"] == "protection")
+        return f"{check['verdict']}: {check['what']}"
+
+    assert protection() == "ok: no weakenings"
+    plan.write_text(json.dumps(json.loads(kept) | {"user": None}))
+    assert protection() == "warn: Supervisor runs the engine and the model's code as root"
+    plan.write_text(kept)
 
 
 def test_a_hostile_line_in_the_history_stops_no_verb(machine: Machine) -> None:
@@ -267,3 +301,5 @@ def test_a_purge_ends_whatever_was_nested(machine: Machine) -> None:
     machine.run("servicekit", "uninstall", "wild", "--purge")
     assert not machine.path(HOME).exists()
     assert machine.path(VICTIM).read_text() == "precious\n"
+    # Nothing of it is left, so that the account that its install made goes, too.
+    assert "servicekit:" not in machine.path("/etc/passwd").read_text()

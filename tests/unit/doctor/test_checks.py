@@ -307,6 +307,9 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         # what the profile takes from the protection of its service
         ("protection", {"installed": False}, "skip", "it is not installed"),
         ("protection", {}, "ok", "no weakenings"),
+        ("protection", {"as_root": True}, "warn",
+         ("Supervisor runs the engine and the model's code as root; "
+          "`servicekit install balanced` as root, with --user-name if it can make no account")),
         ("protection", {"exposure": (1.9, 1.9)}, "ok", "exposure 1.9, built-in unit 1.9"),
         ("protection", {"exposure": (4.2, 1.9)}, "warn",
          "exposure 4.2, built-in unit 1.9; `systemctl cat servicekit-balanced` shows what was"),
