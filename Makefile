@@ -4,11 +4,11 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: demo test machines first-half second-half timed units coverage check wheel live bench diagnosis faults fuzz sbom pins clean help
+.PHONY: demo test machines hosts models timed units coverage check wheel live bench diagnosis faults fuzz sbom pins clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
-LOGS := .cache
+LOG := .cache/units.log
 # setuptools warns whoever installs an editable package of what is ours to know.
 PIP := PYTHONWARNINGS='ignore:Editable installation' $(BIN)/pip --disable-pip-version-check --quiet
 # A Python whose files other users can read comes first: the tests run services of an unprivileged
@@ -55,7 +55,7 @@ demo: $(VENV)/demo
 	@$(BIN)/python demo
 
 # Sessions without an environment of their own find this one's programs.
-check wheel test machines first-half second-half timed units coverage live bench diagnosis faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
+check wheel test machines hosts models timed units coverage live bench diagnosis faults: export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 check: $(VENV)/dev
 	$(BIN)/nox --session check
@@ -63,31 +63,31 @@ check: $(VENV)/dev
 wheel: $(VENV)/dev
 	$(BIN)/nox --session wheel
 
-# What needs machines waits more than it computes, so that it is run in two halves, and all else
-# beside them; the first half is seen as it goes, and what the others printed comes after it. Faults
-# have bounds in time, and come by themselves.
+# What needs machines waits more than it computes, so that the unit tests fit beside it; it is seen as
+# it goes, and what they printed comes after it. A real model takes both cores, and faults have bounds
+# in time: these come by themselves. Tests that call make are not to share its jobs.
 test: check
-	@$(MAKE) --no-print-directory --jobs=3 first-half second-half units
-	@cat $(LOGS)/second-half.log $(LOGS)/units.log
+	@$(MAKE) --no-print-directory --jobs=2 hosts units
+	@cat $(LOG)
+	@$(MAKE) --no-print-directory models
 	@$(MAKE) --no-print-directory timed
 
-machines: first-half second-half timed
+machines: hosts models timed
 
-# Tests that call make are not to share its jobs.
-first-half: $(VENV)/dev
-	@MAKEFLAGS= $(BIN)/pytest tests/real/test_[a-r]*.py tests/hostile
+hosts: $(VENV)/dev
+	@MAKEFLAGS= $(BIN)/pytest -m "not llama" tests/real tests/hostile
 
-second-half: $(VENV)/dev
-	@$(call logged,$(BIN)/pytest tests/real/test_[s-z]*.py)
+models: $(VENV)/dev
+	@MAKEFLAGS= $(BIN)/pytest -m llama tests/real tests/hostile
 
 timed: $(VENV)/dev
 	@MAKEFLAGS= $(BIN)/pytest tests/faults tests/gpu
 
 units: $(VENV)/dev
-	@$(call logged,$(BIN)/nox --session wheel && $(BIN)/pytest tests/unit tests/golden tests/property)
-
-logged = mkdir -p $(LOGS); echo "beside these: $@, which prints into $(LOGS)/$@.log"; export MAKEFLAGS=; \
-	{ $(1); } >$(LOGS)/$@.log 2>&1 || { cat $(LOGS)/$@.log; exit 1; }
+	@mkdir -p $(dir $(LOG))
+	@echo "beside these: the wheel, unit and property tests, which print into $(LOG)"
+	@export MAKEFLAGS=; { $(BIN)/nox --session wheel && $(BIN)/pytest \
+		tests/unit tests/golden tests/property; } >$(LOG) 2>&1 || { cat $(LOG); exit 1; }
 
 # Which lines no unit test reaches.
 coverage: $(VENV)/dev
