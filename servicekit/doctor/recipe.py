@@ -29,6 +29,7 @@ REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"})
 
 GIB: Final = 1 << 30
 CACHES: Final = 5 * GIB  # bytes for the caches of an engine's compilers, generously
+COMPILING: Final = frozenset({EngineName.SGLANG, EngineName.VLLM})  # engines with such caches
 LEAST: Final = 1 * GIB  # bytes; with less, a start is likely to fill the disk
 
 CHECKS: Final = Checks[ProfileView]()
@@ -255,7 +256,7 @@ def _elsewhere(subject: ProfileView) -> str:
 
 @CHECKS.add("disk", "disk space")
 def disk(subject: ProfileView) -> Answer:
-    """There is space for the weights and for the compile caches."""
+    """There is space for the weights, and for the caches of an engine that compiles kernels."""
     cache = seen(subject.cache)
     missing = None if isinstance(subject.models, Unseen) else subject.models.missing
     lacks = [lack for lack in missing.lacks if lack.need is not None] if missing else []
@@ -264,9 +265,11 @@ def disk(subject: ProfileView) -> Answer:
         return fail(*_too_full(subject.weights, to_come, "the weights"))
     same = not isinstance(subject.weights, Unseen) and subject.weights.mount == cache.mount
     there = to_come if same else 0
+    compiles = subject.profile.engine in COMPILING and bool(subject.profile.gpus)
     if cache.free < LEAST + there:
-        return fail(*_too_full(cache, LEAST + there, "the compile cache"))
-    if subject.profile.gpus and cache.free < CACHES + there:
+        use = "the compile cache" if compiles else "its history and other files"
+        return fail(*_too_full(cache, LEAST + there, use))
+    if compiles and cache.free < CACHES + there:
         return warn(*_too_full(cache, CACHES + there, "the compile cache"))
     unknown = [lack.need.repo for lack in lacks if lack.size is None and lack.need is not None]
     but = f'; the size of "{unknown[0]}" is unknown' if unknown else ""

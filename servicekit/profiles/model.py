@@ -220,6 +220,14 @@ class Watch(_Section):
         default=1024,
         description="MiB of VRAM that foreign processes, such as a desktop, may hold unreported",
     )
+    heartbeat: Annotated[Line, Field(pattern=r"^https?://[!-~]+$")] | None = Field(
+        default=None,
+        description="URL that gets a GET while the service is ready, so that its receiver notices "
+        "a host that died; everybody on this host can read it",
+    )
+    heartbeat_interval: Seconds = Field(
+        default=60.0, description="seconds between two requests to `heartbeat`"
+    )
     ail_limit: Seconds = Field(
         default=120.0,
         description="seconds that a condition named in `restart.on` may last before a restart",

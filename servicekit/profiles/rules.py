@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from ipaddress import ip_address
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
 
 from servicekit.profiles.findings import Finding
 from servicekit.profiles.vocabulary import (
@@ -280,6 +282,27 @@ def _check_expect(profile: Profile) -> _Findings:
             yield Finding(("probe", "expect"), f"is not a regular expression: {error}")
 
 
+def _check_heartbeat(profile: Profile) -> _Findings:
+    url = profile.watch.heartbeat
+    if url is None:
+        return
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        yield Finding(("watch", "heartbeat"), "is not a URL")
+        return
+    if profile.service.network == "loopback" and not _is_loopback(host):
+        says = f'must be on loopback, not at "{host}", unless service.network is "internet"'
+        yield Finding(("watch", "heartbeat"), says)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _check_gpus(profile: Profile) -> _Findings:
     if len(set(profile.gpus)) != len(profile.gpus):
         yield Finding(("gpus",), "lists a GPU twice")
@@ -332,6 +355,7 @@ CHECKS: Final[tuple[tuple[frozenset[str], Callable[[Profile], _Findings]], ...]]
     (frozenset({"engine", "options", "context"}), _check_context),
     (frozenset({"probe", "start", "watch", "restart"}), _check_times),
     (frozenset({"probe"}), _check_expect),
+    (frozenset({"watch", "service"}), _check_heartbeat),
     (frozenset({"gpus"}), _check_gpus),
     (frozenset({"options", "arguments", "kv_precision_accepted"}), _check_kv_precision),
 )

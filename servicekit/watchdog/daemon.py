@@ -45,6 +45,7 @@ from servicekit.watchdog.events import (
     StopRequested,
     WorkerExited,
 )
+from servicekit.watchdog.heartbeat import beat
 from servicekit.watchdog.ledger import Kind, Ledger
 from servicekit.watchdog.loop import Loop
 from servicekit.watchdog.operator_orders import ordered_reset, stopped_by
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from servicekit.watchdog.ledger import Record
     from servicekit.watchdog.memory import Memory
     from servicekit.watchdog.monitor import EngineMonitor
-    from servicekit.watchdog.ports import PortHolder
     from servicekit.watchdog.view import View
 
 # Seconds between looks at an engine: while it loads, while a completion waits, while it ends.
@@ -166,6 +166,7 @@ class Watchdog:
                 self._watch_gpu(),
                 self._watch_waiting(),
                 self._ask_supervisord(),
+                beat(self._profile.watch, self._loop.is_ready, self.reporter.say),
             )
         ]
         try:
@@ -320,8 +321,6 @@ class Watchdog:
 
     def changed(self, before: Memory, now: Memory, seen: View) -> None:
         self.reporter.changed(before, now, seen)
-
-    # Happenings.
 
     def _alive(self) -> EngineProcess | None:
         engine = self._engine
@@ -479,20 +478,19 @@ class Watchdog:
         """Made when there is an engine; its module says why not before."""
         from servicekit.watchdog.monitor import EngineMonitor
 
+        profile = self._profile
         monitor = EngineMonitor(
-            self._profile,
+            profile,
             self._loop.post,
-            api_key=self._secrets.get(self._profile.api_key or ""),
-            port_holder=self._port_holder,
+            api_key=self._secrets.get(profile.api_key or ""),
+            port_holder=lambda: port_holder(
+                profile.host, profile.port, self._alive(), self._census
+            ),
             holds_vram=self._holds_vram,
             fenced=self.reporter.fenced,
         )
         self._closing.push_async_callback(monitor.close)
         return monitor
-
-    def _port_holder(self) -> PortHolder | None:
-        profile = self._profile
-        return port_holder(profile.host, profile.port, self._alive(), self._census)
 
     async def _holds_vram(self) -> bool | None:
         """Return whether the engine holds VRAM; a CPU profile holds none."""

@@ -25,6 +25,7 @@ from servicekit.watchdog.events import (
     ProbePassed,
     ReadCounters,
     ReportReady,
+    RunPhase,
     RunProbe,
     SurveyTaken,
     Sweep,
@@ -107,6 +108,10 @@ class Loop:
     def memory(self) -> Memory:
         """What the run remembers now."""
         return self._memory
+
+    def is_ready(self) -> bool:
+        """Whether the engine serves, and is not degraded."""
+        return self._memory.phase is RunPhase.SERVING
 
     def post(self, event: Event) -> None:
         """Enqueue an event; the only thing that a handler does."""

@@ -38,6 +38,7 @@ LONGEST_ANSWER: Final = 4096
 """Characters of an answer that a profile's own pattern is applied to."""
 """Bytes of a reply that are read at most; the largest, metrics, have some hundred KiB."""
 COUNTERS_DEADLINE: Final = 5.0
+GET_LIMIT: Final = 10.0  # seconds
 KEPT_ALIVE: Final = 1.0
 """Seconds for which a connection is used again: within an attempt, and not from one to the next. A
 server that closes idle ones just then, as uvicorn does after 5 s, would pass for one that fails."""
@@ -390,3 +391,23 @@ def _refusal(status: int, body: str, what: str) -> tuple[str, str] | None:
         )
         return "the server refuses the probe's request", remedy
     return None
+
+
+async def get(url: str) -> str:
+    """GET a URL of the operator's within `GET_LIMIT`; return why that failed, empty if it did not.
+
+    The URL itself is in no message, since it may name its receiver in confidence.
+    """
+    try:
+        async with asyncio.timeout(GET_LIMIT), httpcore.AsyncConnectionPool() as pool:
+            reply = await pool.request("GET", url, headers=[("User-Agent", USER_AGENT)])
+    except TimeoutError:
+        return f"no answer within {GET_LIMIT:g} s"
+    except (
+        httpcore.NetworkError,
+        httpcore.ProtocolError,
+        httpcore.UnsupportedProtocol,
+        OSError,
+    ) as error:
+        return quote(type(error).__name__)
+    return "" if reply.status < BAD_REQUEST else f"its receiver answered {reply.status}"

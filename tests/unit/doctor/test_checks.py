@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
+import plans
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from servicekit.service.plan import Plan
 
 USER: Final = Scope.USER
+LLAMA = plans.profile("demo", gpus=["0"])
 NOT_SEEN: Final = Unseen("only root may look there")
 NO_GPU: Final = GpuReading(GpuView.ABSENT, "the NVIDIA driver says: Driver Not Loaded")
 PERSISTENT: Final = ("persistent", 30.0)
@@ -403,6 +405,8 @@ def place(kind: str, free: int = 500 * GIB, mount: str = "/") -> Place:
         ("disk", {"models": UNSIZED}, "ok", 'the size of "a/b" is unknown'),
         ("disk", {"cache": place("ext4", GIB // 2)}, "fail", "0.5 GiB free"),
         ("disk", {"cache": place("ext4", 2 * GIB)}, "warn", "may need 5.0 GiB"),
+        ("disk", {"profile": LLAMA, "cache": place("ext4", 2 * GIB)}, "ok", "2.0 GiB free"),
+        ("disk", {"profile": LLAMA, "cache": place("ext4", GIB // 2)}, "fail", "its history"),
         ("disk", {"name": "demo", "cache": place("ext4", 2 * GIB)}, "ok", "2.0 GiB free"),
         ("disk", {"cache": NOT_SEEN}, "skip", "only root"),
         ("disk", {"models": NOT_SEEN, "weights": NOT_SEEN}, "ok", "500.0 GiB free"),
