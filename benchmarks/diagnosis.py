@@ -111,6 +111,37 @@ def failing(rng: random.Random) -> str:
     return f"[2026-12-03 11:00:00 TP0] ValueError: request {number}: temperature must be >= 0"
 
 
+def crashing(rng: random.Random) -> str:
+    """Write one start of SGLang that fails, in one of several ways, as a loop of crashes would."""
+    time = f"2026-12-03 11:{rng.randrange(60):02d}:{rng.randrange(60):02d}"
+    free = rng.random() * 30
+    frames = "".join(
+        f'  File "/opt/engine/lib/python3.12/site-packages/sglang/srt/part_{number}.py", line '
+        f"{rng.randrange(3000)}, in step_{number}\n    self.step_{number + 1}(request, batch)\n"
+        for number in range(rng.randrange(6, 20))
+    )
+    error = rng.choice(ERRORS).format(free=free)
+    return (
+        f"[{time}] server_args=ServerArgs(model_path='owner/name', port=30000)\n"
+        f"[{time} TP0] Init torch distributed begin.\n"
+        f"[{time} TP0] Load weight begin. avail mem={free:.2f} GB\n"
+        f"[{time} TP0] Load weight end. type=Qwen3, dtype=torch.bfloat16, avail mem={free:.2f} GB\n"
+        f"[{time} TP0] Scheduler hit an exception: Traceback (most recent call last):\n"
+        f"{frames}{error}\n\n"
+        f"[{time}] Received sigquit from a child process. It usually means the child failed."
+    )
+
+
+ERRORS = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {free:.2f} GiB.",
+    "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+    "ModuleNotFoundError: No module named 'flashinfer'",
+    "OSError: [Errno 28] No space left on device",
+    "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
+    "ValueError: temperature must be >= {free:.1f}",
+    "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",
+    "PermissionError: [Errno 13] Permission denied: '/srv/models/config.json'",
+)
 LOGS: dict[str, tuple[Callable[[random.Random], str], str, bool]] = {
     "SGLang, plain": (sglang, "sglang", True),
     "vLLM, plain": (vllm, "vllm", True),
@@ -120,6 +151,7 @@ LOGS: dict[str, tuple[Callable[[random.Random], str], str, bool]] = {
     "one error in a thousand": (mixed, "sglang", False),
     "one line that never ends": (endless, "sglang", False),
     "errors only": (failing, "sglang", False),
+    "failed starts": (crashing, "sglang", False),
 }
 BOOTED = {
     "sglang": "[2026-12-03 11:00:00] The server is fired up and ready to roll!",
@@ -175,7 +207,8 @@ def grep(path: Path, engine: str) -> float:
     """Return the CPU seconds of `grep -cF` with the literals that are searched in this log."""
     from servicekit.diagnosis.signatures import knowledge
 
-    literals = {literal for literal, _ in knowledge(engine).steady.literals}
+    signatures = knowledge(engine).steady.signatures
+    literals = {literal for one in signatures for literal in one.literals}
     patterns = path.with_suffix(".literals")
     patterns.write_text("\n".join(sorted(literals)))
     before = os.times()

@@ -332,10 +332,7 @@ class LogReader:
         self._unfinished = [one for one in self._unfinished if one.left > 0]
 
     def _recognise(self, line: LogLine, message: str) -> Signature | None:
-        text = line.text
-        for literal, signature in self._search.literals:
-            if literal not in text:
-                continue
+        for signature in self._search.candidates(line.text.encode(errors="replace")):
             if signature.phases and self._step not in signature.phases:
                 continue
             if line.quiet and not signature.any_level and signature.role is not Role.NOTICE:

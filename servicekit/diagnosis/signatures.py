@@ -55,7 +55,7 @@ from servicekit.diagnosis.causes import Cause, shared_text
 from servicekit.diagnosis.lines import ERROR_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 FILES: Final = {
     "sglang": ("sglang", "any", "host", "kinds"),
@@ -196,9 +196,18 @@ class Search:
     leads: tuple[frozenset[str] | None, ...]
     """By number of the automaton's pattern, the ids of the signatures that a line with it may have:
     `None` for a mark, which is always read, and empty for a mere word of errors."""
-    literals: tuple[tuple[str, Signature], ...]
-    """Each literal with its signature, in the order in which they are tried."""
+    words: BytesAhoCorasick  # finds the literals of one line, overlapping ones, too
+    tried: tuple[tuple[int, ...], ...]
+    """By number of a literal of `words`, the places in `signatures` that it leads to."""
+    signatures: tuple[Signature, ...]
+    """In the order in which they are tried."""
     marks: tuple[Mark, ...]
+
+    def candidates(self, line: bytes) -> Iterator[Signature]:
+        """Yield the signatures that have a literal in `line`, in the order in which to try them."""
+        found = {at for at, _, _ in self.words.find_matches_as_indexes(line, overlapping=True)}
+        for place in sorted({place for at in found for place in self.tried[at]}):
+            yield self.signatures[place]
 
 
 @cache
@@ -292,18 +301,22 @@ def _search(
     signatures: tuple[Signature, ...], marks: tuple[Mark, ...], kind: Implementation
 ) -> Search:
     own: dict[bytes, set[str] | None] = {}
-    literals = tuple((literal, one) for one in signatures for literal in one.literals)
-    for literal, signature in literals:
-        ids = own.setdefault(literal.encode(), set())
-        if ids is not None:
-            ids.add(signature.id)
+    places: dict[bytes, list[int]] = {}
+    for place, signature in enumerate(signatures):
+        for literal in map(str.encode, signature.literals):
+            places.setdefault(literal, []).append(place)
+            ids = own.setdefault(literal, set())
+            if ids is not None:
+                ids.add(signature.id)
     own |= {mark.literal.encode(): None for mark in marks}
     words = {word: set[str]() for word in ERROR_WORDS if word not in own}
     leads = _with_hidden({**own, **words})
     return Search(
         automaton=BytesAhoCorasick(leads, MatchKind.LeftmostLongest, kind),
         leads=tuple(leads.values()),
-        literals=literals,
+        words=BytesAhoCorasick(tuple(places)),
+        tried=tuple(map(tuple, places.values())),
+        signatures=signatures,
         marks=marks,
     )
 
