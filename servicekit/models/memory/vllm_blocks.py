@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from servicekit.models.memory.geometry import Geometry
 
 KERNEL_BLOCK: Final = 16  # tokens to which an attention block is aligned, and its default length
+_LATENT_BLOCK: Final = 128  # the same beside states, for latent attention
 # Kinds of layers whose numbers differ by less than this factor form groups of the larger number.
 _ALIKE: Final = 1.5
 _UNBOUNDED: Final = 1 << 30  # tokens of a request where every layer has a window
@@ -108,7 +109,8 @@ def block_layout(
     tokens, state_layers, states = block_size, 0, 0
     if (state := geometry.recurrent) is not None:
         page = state.layer_bytes(state_dtype, draft_tokens=drafts.tokens)
-        tokens = max(tokens, KERNEL_BLOCK * ceil_div(page, KERNEL_BLOCK * token))
+        aligned_to = max(block_size, _LATENT_BLOCK if geometry.latent else KERNEL_BLOCK)
+        tokens = aligned_to * ceil_div(page, aligned_to * token)
         state_layers, states = state.layers, (2 if aligned else 1) + drafts.tokens
     size = _group_size(attention, drafts.windowed, own, state_layers)
     windowed = ceil_div(drafts.window - 1 + batched_tokens, tokens) + 1

@@ -230,6 +230,75 @@ def test_layers_with_a_window_take_fewer_blocks_of_vllm() -> None:
     assert blocks.longest(blocks.per_request(131_072) + 1) == 131_072
 
 
+class Start(NamedTuple):
+    """What a public log of vLLM says: GiB for the cache, and tokens for requests of a length."""
+
+    cache: float
+    length: int
+    tokens: int
+
+
+QWEN_27B: Final = text(  # as each of two GPUs holds it
+    *("qwen3_next", 64, 5120, 12, 2),
+    head_dim=256,
+    full_attention_interval=4,
+    linear_num_value_heads=24,
+    linear_num_key_heads=8,
+    linear_value_head_dim=128,
+    linear_key_head_dim=128,
+    linear_conv_kernel_dim=4,
+)
+QWEN_35B: Final = {**CONFIGS["Qwen3-Next 80B"], "num_hidden_layers": 40}
+
+
+@pytest.mark.parametrize(
+    ("config", "start"),
+    [
+        (QWEN_35B, Start(5.98, 131_072, 567_978)),  # noonghunna/club-3090#612, one RTX 5090
+        (QWEN_35B, Start(6.01, 131_072, 569_878)),  # noonghunna/club-3090#652
+        (QWEN_27B, Start(4.99, 131_072, 302_921)),  # mitchross/talos-argocd-proxmox#1995
+    ],
+)
+def test_blocks_are_those_of_public_logs(config: dict[str, Any], start: Start) -> None:
+    """From the memory for the cache follow the tokens that vLLM said, to the token."""
+    geometry = geometry_from_config(config, checkpoint="m", weights=20 * 10**9)
+    blocks = block_layout(geometry, kv_dtype="fp8")
+    count = int(start.cache * GIB) // blocks.bytes
+    assert blocks.reported(count, start.length)[0] == start.tokens
+
+
+def test_blocks_of_mamba_and_latent_attention_are_those_of_public_logs() -> None:
+    """Nemotron Nano 9B v2 has 672 tokens (vllm#24280), Kimi-Linear a page 1.89% longer (#28228)."""
+    nemotron = text(
+        *("nemotron_h", 56, 4480, 40, 8),
+        hybrid_override_pattern="M-" * 26 + "*-" + "M*",
+        head_dim=128,
+        mamba_num_heads=128,
+        mamba_head_dim=80,
+        n_groups=8,
+        ssm_state_size=128,
+        conv_kernel=4,
+    )
+    geometry = geometry_from_config(nemotron, checkpoint="m", weights=20 * 10**9)
+    blocks = block_layout(geometry, kv_dtype="bfloat16", state_dtype="bfloat16")
+    assert blocks.tokens == 672
+    kimi = CONFIGS["Kimi-Linear 48B"]
+    halved = {**kimi, "linear_attn_config": {**kimi["linear_attn_config"], "num_heads": 16}}
+    geometry = geometry_from_config(halved, checkpoint="m", weights=20 * 10**9)
+    assert geometry.recurrent is not None
+    page = geometry.recurrent.layer_bytes("float32")
+    token = geometry.kv_layer_bytes("bfloat16")
+    assert f"{960 * token / page - 1:.2%}" == "1.89%"  # that version aligned to 64
+    assert block_layout(geometry, kv_dtype="bfloat16").tokens == 1024
+
+
+def test_a_token_is_as_long_as_in_a_public_log_of_sglang() -> None:
+    """A quarter of Qwen3-235B: 367,404 tokens take 8.23 GB for keys (vllm#21348)."""
+    quarter = text("qwen3_moe", 94, 4096, 16, 1, head_dim=128, num_experts=128)
+    geometry = geometry_from_config(quarter, checkpoint="m", weights=20 * 10**9)
+    assert f"{367_404 * geometry.kv_token_bytes('bfloat16') / 2 / GIB:.2f}" == "8.23"
+
+
 def test_chunked_attention_is_kept_in_full_by_vllm() -> None:
     """Llama 4 has one kind of layer for vLLM."""
     blocks = block_layout(geometry_of("Llama 4 Scout"), kv_dtype="bfloat16")
