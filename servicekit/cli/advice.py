@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,7 @@ from servicekit.models.memory.outcome import Budget, Fit
 from servicekit.models.memory.planning import budget
 from servicekit.models.memory.rendering import budget_json, render_budget
 from servicekit.models.memory.units import counted, gib, parse_size
+from servicekit.service.access import script_faults
 from servicekit.service.plan import make_plan
 
 
@@ -43,6 +45,9 @@ def check(
     recipe = session.catalog.draft(profile)
     survey = survey_of(session, recipe)
     report = report_of(make_plan(recipe, survey.host), ask=ask, weaker=survey.weakenings)
+    for sentence in script_faults("the engine", Path(survey.host.executable)):
+        remark = Remark(Level.ERROR, "executable", sentence)
+        report = replace(report, remarks=(remark, *report.remarks))
     if (refusal := session.catalog.refusal(profile)) is not None:
         remark = Remark(Level.ERROR, "allow", str(refusal))
         report = replace(report, remarks=(*report.remarks, remark))

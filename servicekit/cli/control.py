@@ -239,14 +239,17 @@ def _first_try(session: Session, now: Status) -> Status:
     return replace(now, state="failed", why=why)
 
 
-def watch_stop(session: Session, service: Installed, *, by: str) -> Status:
-    """Stop a service for command `by`, with its progress shown, and return its status."""
+def watch_stop(session: Session, service: Installed, *, by: str, lines: bool = False) -> Status:
+    """Stop a service for command `by`, and return its status.
+
+    A terminal shows the progress; elsewhere it is only printed with `lines`.
+    """
     profile = service.manifest.profile
     recipe = _recipe(session, profile)
     announce(session, profile, by)
     # A manager of its own for the order: this one goes on looking meanwhile.
     stopper = session.manager(service.manifest.manager)
-    with ThreadPoolExecutor(1) as orders, progress(profile, recipe) as show:
+    with ThreadPoolExecutor(1) as orders, progress(profile, recipe, lines=lines) as show:
         stopping = orders.submit(stopper.stop, service.unit, limit=session.stop_limit(profile))
         while not stopping.done():
             show(session.look(service))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections import deque
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,9 +16,14 @@ from servicekit.diagnosis.causes import Cause
 from servicekit.errors import UserError, reason
 from servicekit.managers import LogQuery, Manager
 from servicekit.managers.logstream import log_of, shown
+from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.text import did_you_mean, plain
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+JOURNALS: Final = (Path("/var/log/journal"), Path("/run/log/journal"))
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Follow the log.")]
 Lines = Annotated[
     int | None,
@@ -59,13 +65,32 @@ def logs(
     """
     if cause and cause not in set(Cause):
         raise UserError(f'there is no cause "{cause}"{did_you_mean(cause, Cause)}')
-    service = session_of(ctx, user=user).installed(profile)
+    session = session_of(ctx, user=user)
+    service = session.installed(profile)
     query = query_of(
         follow=follow, lines=lines, since=since, priority=priority, run=run, cause=cause
     )
+    if service.manager.name is ManagerName.SYSTEMD and session.scope is Scope.USER:
+        refuse_hidden(os.getuid())
     if service.manager.name is ManagerName.SYSTEMD and not query.priority:
         query = replace(query, priority="info")  # without the lines that our own probes cause
     show(service.manager, service.unit, query)
+
+
+def refuse_hidden(uid: int, roots: Sequence[Path] = JOURNALS) -> None:
+    """Refuse a journal that the user cannot read, of which journalctl would show nothing.
+
+    journald splits the journal by user only on disk; one in memory belongs to root.
+    """
+    files = [file for root in roots for file in root.glob("*/*.journal")]
+    own = [file for file in files if file.name == f"user-{uid}.journal"]
+    if files and not own and not any(os.access(file, os.R_OK) for file in files):
+        raise UserError(
+            "the journal of your services cannot be read: it is kept in memory, for root only",
+            hint="keep it on disk: `mkdir /var/log/journal` and `systemctl restart "
+            "systemd-journald` as root; or `usermod -aG systemd-journal` your account, and log in "
+            "again",
+        )
 
 
 def query_of(

@@ -52,15 +52,16 @@ class Countdown:
 
 @contextmanager
 def progress(
-    profile: str, recipe: Profile | None, expected: float | None = None
+    profile: str, recipe: Profile | None, expected: float | None = None, *, lines: bool = True
 ) -> Iterator[Callable[[Status], None]]:
-    """Show a start or a stop: a moving line on a terminal, elsewhere a line for each change.
+    """Show a start or a stop: a moving line on a terminal, elsewhere with `lines` one a change.
 
     `expected` are the seconds that it usually takes.
     """
     countdown = Countdown(recipe)
     if not sys.stdout.isatty():
-        yield _Lines(profile, countdown, expected).show
+        shows = _Lines(profile, countdown, expected).show
+        yield shows if lines else lambda _: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

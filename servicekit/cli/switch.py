@@ -75,7 +75,7 @@ def _excluded(session: Session, new: Installed, recipe: Profile) -> list[Install
 def _stop(session: Session, old: Installed, profile: str) -> None:
     """Stop a rival; raise `UserError` unless all its processes ended."""
     name = old.manifest.profile
-    now = watch_stop(session, old, by=f"switch {profile}")
+    now = watch_stop(session, old, by=f"switch {profile}", lines=True)
     if now.state == "failed":
         raise UserError(
             f'"{name}" did not stop cleanly, so "{profile}" is not started: {now.why}',
@@ -98,7 +98,7 @@ def _start(
 
 def _go_back(session: Session, new: Installed, running: list[Installed]) -> None:
     """Stop the new service, and start the old ones again."""
-    watch_stop(session, new, by=f"switch {new.manifest.profile}")
+    watch_stop(session, new, by=f"switch {new.manifest.profile}", lines=True)
     for old in running:
         typer.echo(f"{old.manifest.profile}: starting again")
         order(session, old)

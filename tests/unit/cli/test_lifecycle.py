@@ -96,6 +96,22 @@ def test_what_does_not_fit_is_refused_with_the_first_lever(host: Host) -> None:
     assert sorted(host.home.rglob("*")) == before
 
 
+def test_a_check_names_a_program_that_the_kernel_cannot_start(host: Host) -> None:
+    """A script with Windows' line ends, and one whose interpreter is missing."""
+    engine = host.home / "bin/sglang"
+    for first, says in (
+        ("#!/bin/sh\r\n", "ends with CR LF"),
+        ("#!/no/python\n", 'names the interpreter "/no/python", which does not exist'),
+    ):
+        engine.write_bytes(first.encode())
+        done = host.run("check", "balanced")
+        assert done.code == 1
+        assert f'error: executable: the first line of the engine "{engine}"' in done.out or (
+            f'error: executable: the engine "{engine}"' in done.out
+        )
+        assert says in " ".join(done.out.split())
+
+
 def test_a_check_knows_the_gpu_that_is_there(host: Host) -> None:
     """What is wrong on some generations of GPUs is not said where the driver names another."""
     profile = host.home / "profiles.d/mine.toml"
