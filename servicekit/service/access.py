@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -311,6 +312,7 @@ def _files(profile: Profile, host: Host) -> Iterator[tuple[str, Path]]:
     for what, word in (("the model", host.model), ("the drafter", profile.drafter or "")):
         if word.startswith("/"):
             yield what, Path(word)
+            yield from ((f"a file of {what}", file) for file in _unlike(Path(word)))
     yield "the models' cache", Path(hub_cache(profile, host.places))
     words = [(f"options.{name}", value) for name, value in profile.options.items()]
     words += [("arguments", word.rpartition("=")[2]) for word in profile.arguments]
@@ -318,6 +320,17 @@ def _files(profile: Profile, host: Host) -> Iterator[tuple[str, Path]]:
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(one, str) and one.startswith("/"):
                 yield f"the file of {name}", Path(one)
+
+
+def _unlike(folder: Path) -> Iterable[Path]:
+    """Pick a file of `folder` for each owner and mode that its files have; weights may be many."""
+    found: dict[tuple[int, int, int], Path] = {}
+    with suppress(OSError):  # no directory, or closed to us
+        for file in sorted(folder.iterdir()):
+            about = file.stat()
+            if stat.S_ISREG(about.st_mode):
+                found.setdefault((about.st_uid, about.st_gid, about.st_mode), file)
+    return found.values()
 
 
 def hidden_of(profile: Profile, host: Host, manager: ManagerName) -> tuple[Hidden, ...]:

@@ -104,6 +104,18 @@ def test_links_that_go_round_end(folder: Path) -> None:
 
 
 @needs_root
+def test_weights_that_only_root_reads_are_named_once(folder: Path) -> None:
+    """Of a model's directory each kind of file is tried; many of one kind are one sentence."""
+    model = folder / "model"
+    file(model / "config.json")
+    weights = [file(model / f"{number}.safetensors", 0o600) for number in range(3)]
+    recipe = profile(model=str(model))
+    found = look(system_places(), recipe, "", user="not-made-yet").barred
+    (sentence,) = [said for said in found if "safetensors" in said]
+    assert sentence.startswith(f'"not-made-yet" cannot read a file of the model "{weights[0]}"')
+
+
+@needs_root
 def test_one_barrier_is_told_once(folder: Path) -> None:
     """Program, interpreter and packages behind one closed directory are one sentence."""
     python = program(folder / "venv/bin/python", "")
