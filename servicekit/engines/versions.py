@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from servicekit.engines.base import FlagTable, InstalledEngine
 from servicekit.engines.helptext import read_help
+from servicekit.host import untrusted
 from servicekit.host.unprivileged import output
 from servicekit.profiles.vocabulary import EngineName
 
@@ -107,7 +108,7 @@ def _site_folders(program: Path) -> Iterator[Path]:
     if interpreter is None:
         return
     # An environment's interpreter is a link: its packages are beside the link, not its target.
-    release = re.search(r"python(3\.\d+)", interpreter.resolve().name)
+    release = re.search(r"python(3\.\d+)", Path(os.path.realpath(interpreter)).name)
     python = f"python{release[1]}" if release else "python3*"
     prefixes = [interpreter.parent.parent]
     settings = prefixes[0] / "pyvenv.cfg"
@@ -126,7 +127,7 @@ def _site_folders(program: Path) -> Iterator[Path]:
 
 def _shared_home(settings: Path) -> Path | None:
     """Return the directory of the interpreter whose packages an environment shares, if any."""
-    lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = _beginning(settings).decode(errors="replace").splitlines()
     values = {
         key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)
     }
@@ -138,15 +139,14 @@ def _interpreter(program: Path) -> Path | None:
     """Return the Python that runs `program`: from its first lines, or itself. `None` for others."""
     if re.fullmatch(r"python[\d.]*", program.name):
         return program
-    with program.open("rb") as file:
-        beginning = file.read(_SCRIPT)
+    beginning = _beginning(program)
     if not beginning.startswith(b"#!"):
         return None
     words = beginning[2:].partition(b"\n")[0].split()
     if stub := _SHELL_STUB.search(beginning):
         return Path(os.fsdecode(stub[1] or stub[2]))
     if beside := _BESIDE.search(beginning):
-        return program.resolve().parent / os.fsdecode(beside[1])
+        return Path(os.path.realpath(program)).parent / os.fsdecode(beside[1])
     if not words:
         return None
     if words[0].endswith(b"/env"):
@@ -155,6 +155,15 @@ def _interpreter(program: Path) -> Path | None:
         return Path(path) if path else None
     interpreter = Path(os.fsdecode(words[0]))
     return interpreter if interpreter.name.startswith("python") else None
+
+
+def _beginning(path: Path) -> bytes:
+    """Read the first bytes of a file that another account may have put there; empty for others."""
+    try:
+        with os.fdopen(untrusted.open_linked(path), "rb") as file:
+            return file.read(_SCRIPT)
+    except OSError:
+        return b""
 
 
 def _cuda(packages: Mapping[str, str]) -> str | None:

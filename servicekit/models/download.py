@@ -269,7 +269,8 @@ def _publish(repository: Repository, revision: str, listing: Listing) -> None:
 def _is_published(repository: Repository, revision: str, listing: Listing) -> bool:
     top = repository.snapshot(listing.commit)
     return repository.commit(revision) == listing.commit and all(
-        (top / file.name).resolve() == repository.blob(file.digest).resolve()
+        # Unlike `Path.resolve`, it does not fail for links that lead to each other.
+        os.path.realpath(top / file.name) == os.path.realpath(repository.blob(file.digest))
         for file in listing.files
     )
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from servicekit.host import untrusted
 from servicekit.places import Scope
 from servicekit.profiles.vocabulary import ManagerName
 from servicekit.service.plan import hub_cache
@@ -276,7 +277,7 @@ def script_faults(what: str, path: Path) -> Iterator[str]:
 def _shebang(path: Path) -> list[bytes]:
     """Read the words of a script's first line; none for what is not a script."""
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(untrusted.open_linked(path), "rb") as stream:
             first = stream.read(SHEBANG)
     except OSError:
         return []

@@ -19,6 +19,7 @@ CONTENT = b"weights\n" * 1000
 DIGEST = sha256(CONTENT).hexdigest()
 NAME = "model.gguf"
 FOLDER = "/var/cache/servicekit/huggingface/hub/models--owner--gguf"
+SNAPSHOT = f"snapshots/{'1' * 40}"
 VICTIM = "/root/victim"
 HUB = f"""\
 import sys, threading
@@ -68,6 +69,8 @@ def hub(machine: Machine) -> Iterator[str]:
         "mkdir refs; mkfifo refs/main",
         "ln -s /root refs",
         "ln -s /root snapshots",
+        f"mkdir -p {SNAPSHOT} && ln -s b {SNAPSHOT}/{NAME} && ln -s {NAME} {SNAPSHOT}/b",
+        f"ln -s /dev/ptmx blobs/{DIGEST}",
         f"truncate --size=1T blobs/{DIGEST}",
     ],
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import struct
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,10 +17,14 @@ from bench_results import case, result, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servicekit.errors import UserError
 from servicekit.lab.bench.result import BenchResult, ResultError
 from servicekit.lab.verify import record
 from servicekit.lab.verify.gate import GateOutcome, GateResult
 from servicekit.models.hub import _file
+from servicekit.models.memory.description import geometry_from_config
+from servicekit.models.memory.gguf import read_header
+from servicekit.models.memory.window import window_of_config
 from servicekit.profiles.model import Restart
 from servicekit.watchdog import history, ledger
 from servicekit.watchdog.adopted import AdoptedProcesses
@@ -175,3 +182,60 @@ def test_no_listing_of_the_hub_names_an_unsafe_file(
     file = _file(name, size, digest)
     assert file is None or (file.name.isprintable() and ".." not in file.name.split("/"))
     assert file is None or not file.name.startswith("/")
+
+
+MODEL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "hidden_size": 64,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 100,
+    "sliding_window": 128,
+    "layer_types": ["full_attention", "linear_attention"],
+    "num_experts": 0,
+    "text_config": None,
+    "vision_config": {},
+    "quantization_config": {},
+    "rope_scaling": {"factor": 2.0, "rope_type": "yarn"},
+}
+
+
+@settings(max_examples=EXAMPLES)
+@given(
+    st.dictionaries(st.sampled_from([*MODEL]), JSON | st.integers(0, 1 << 99), max_size=4),
+    st.dictionaries(st.sampled_from(["factor", "rope_type", "type"]), JSON, max_size=3),
+)
+def test_no_configuration_of_a_model_breaks_what_reads_it(
+    other: dict[str, object], rope: dict[str, object]
+) -> None:
+    """A configuration gives a geometry, or is refused in one sentence."""
+    config = {name: value for name, value in MODEL.items() if value is not None} | other
+    for each in (config, config | {"rope_scaling": rope}):
+        try:
+            geometry = geometry_from_config(each, checkpoint="x")
+        except UserError:
+            continue
+        assert geometry.weights >= 0
+        assert window_of_config(each, 2048) >= 2048
+
+
+KEYS = st.sampled_from(["general.architecture", "llama.block_count", "llama.context_length"])
+
+
+@settings(max_examples=EXAMPLES)
+@given(KEYS, st.integers(0, 14), st.integers(0, 14), st.integers(0, 2**64 - 1), st.binary())
+def test_no_header_of_gguf_breaks_its_reader(
+    key: str, kind: int, items: int, count: int, tail: bytes
+) -> None:
+    """A header is read, or refused in one sentence, whatever it says of its own length."""
+    name = struct.pack("<Q", len(key)) + key.encode()
+    value = struct.pack("<III", kind, items, 0) + struct.pack("<Q", count)
+    for tensors, entries in ((1, 1), (count, count)):
+        data = struct.pack("<4sIQQ", b"GGUF", 3, tensors, entries) + name + value + tail
+        with suppress(UserError):
+            read_header(io.BytesIO(data), len(data), "x")

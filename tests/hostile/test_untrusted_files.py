@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from servicekit.engines.versions import look
 from servicekit.errors import UserError
 from servicekit.host import procfs, untrusted
 from servicekit.host.removal import remove_tree
@@ -18,6 +19,8 @@ from servicekit.managers import Seen
 from servicekit.models.hub_cache import Repository
 from servicekit.models.weights import _read as read_index
 from servicekit.places import below
+from servicekit.profiles.vocabulary import EngineName
+from servicekit.service.access import script_faults
 from servicekit.service.manifest import Manifest
 from servicekit.watchdog import ledger
 from servicekit.watchdog.publish import read_state
@@ -247,3 +250,23 @@ def test_a_state_of_a_process_that_is_not_the_managers_is_not_believed(places: P
         assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
         path.write_text(json.dumps(STATE | {"pid": pid, "pid_started": stat.started, "code": 0}))
         assert status_of(MANIFEST, places, Seen("inactive")).state == "configured"
+
+
+def test_the_files_beside_an_engine_are_read_within_bounds(tmp_path: Path) -> None:
+    """A huge file, a pipe or links in a circle beside the engine's program stop no verb."""
+    python = tmp_path / "bin/python3.11"
+    python.parent.mkdir()
+    python.symlink_to("python3")
+    python.with_name("python3").symlink_to(python.name)
+    engine = tmp_path / "engine"
+    engine.write_text(f"#!{python}\n")
+    engine.chmod(0o755)
+    settings = tmp_path / "pyvenv.cfg"
+    with settings.open("wb") as file:
+        file.truncate(1 << 40)
+    assert look(EngineName.VLLM, str(engine)).packages == {}
+    settings.unlink()
+    engine.unlink()
+    os.mkfifo(engine)
+    assert list(script_faults("the engine", engine)) == []
+    assert look(EngineName.VLLM, str(engine)).packages == {}

@@ -19,6 +19,7 @@ from servicekit.models.memory.geometry import (
 )
 from servicekit.models.memory.layers import layers_of, whole, with_defaults
 from servicekit.models.memory.window import window_of_config
+from servicekit.text import shown
 
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _WIDTHS: Final = ("moe_intermediate_size", "block_ff_dim", "ffn_hidden_size")
@@ -66,8 +67,19 @@ def geometry_from_config(
     `weights` are the bytes of the checkpoint's tensors where they are known; without them they are
     worked out from the parameters at 16 bits, marked as an estimate. Raises `UserError` for a model
     whose pools this package cannot work out (a layout that it does not know; without the weights a
-    quantised model, a mixture of experts, latent attention or Mamba).
+    quantised model, a mixture of experts, latent attention or Mamba), and for values of other types
+    than a model's: whoever owns the checkpoint wrote them.
     """
+    try:
+        return _geometry(config, checkpoint, weights)
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError):
+        raise UserError(
+            f'the configuration of "{shown(checkpoint)}" has values that no model has',
+            hint="download it again",
+        ) from None
+
+
+def _geometry(config: Mapping[str, Any], checkpoint: str, weights: int | None) -> Geometry:
     text = config.get("text_config", config)
     if not isinstance(text, Mapping):
         raise UserError('config.json: "text_config" must be a table')
@@ -78,7 +90,7 @@ def geometry_from_config(
     hidden = whole(text, "hidden_size")
     latent = whole(text, "kv_lora_rank", default=0)
     latent += whole(text, "qk_rope_head_dim", default=0) if latent else 0
-    experts = next((text[key] for key in _EXPERTS if text.get(key)), 0)
+    experts = next((whole(text, key) for key in _EXPERTS if text.get(key)), 0)
     quantised = bool(_quantisation(config))
     model_type = str(text.get("model_type", ""))
     geometry = Geometry(

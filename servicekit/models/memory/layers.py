@@ -15,6 +15,7 @@ from typing import Any, Final
 from servicekit.errors import UserError
 from servicekit.models.memory.geometry import ELEMENT_BYTES, Recurrent
 
+_LARGEST: Final = 1 << 40  # beyond any number of a model
 _ATTENTION: Final = frozenset({"full_attention", "attention", "*"})
 _WINDOWED: Final = frozenset({"sliding_attention", "sliding_window_attention"})
 _CHUNKED: Final = "chunked_attention"
@@ -112,7 +113,7 @@ def whole(table: Mapping[str, Any], key: str, *, default: object = None) -> int:
     """Return a whole number of `config.json`, or raise `UserError`."""
     value = table.get(key)
     value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
         raise UserError(f'config.json: "{key}" must be a whole number, not {value!r}')
     return value
 

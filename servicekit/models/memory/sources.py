@@ -126,7 +126,10 @@ def find_window(checkpoint: str, path: Path | None = None) -> int | None:
         return None
     text = config.get("text_config", config)
     declared = text.get("max_position_embeddings") if isinstance(text, dict) else None
-    return window_of_config(text, declared) if type(declared) is int else None
+    try:
+        return window_of_config(text, declared) if type(declared) is int else None
+    except (TypeError, ValueError, ArithmeticError):  # no model has such a rope scaling
+        return None
 
 
 def find_geometry(checkpoint: str, path: Path | None = None) -> Geometry:

@@ -184,13 +184,22 @@ def test_no_redirect_is_followed() -> None:
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{}",
             "the connection failed: ",
         ),
-        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n{}", "the connection failed: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n{}", "the answer is not a chat"),
         (b"HTTP/1.1 200 OK\r\nContent-Le", "the connection failed: "),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "the connection failed: "),
         (b"", "the connection failed: Server disconnected without sending a response."),
         (b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig", "HTTP 413: big"),
     ],
-    ids=["half", "too long", "half a chunk", "no gzip", "half a head", "no HTTP", "nothing", "413"],
+    ids=[
+        "half",
+        "too long",
+        "half a chunk",
+        "not decoded",
+        "half a head",
+        "no HTTP",
+        "nothing",
+        "413",
+    ],
 )
 def test_half_an_answer_is_none(answer: bytes, fault: str) -> None:
     """What is cut, mislabelled or no HTTP is a reply with a reason, and raises nothing."""
