@@ -109,7 +109,7 @@ def test_weights_that_only_root_reads_are_named_once(folder: Path) -> None:
     model = folder / "model"
     file(model / "config.json")
     weights = [file(model / f"{number}.safetensors", 0o600) for number in range(3)]
-    recipe = profile(model=str(model))
+    recipe = profile(model=str(model), service={"without": ["PrivateTmp"]})
     found = look(system_places(), recipe, "", user="not-made-yet").barred
     (sentence,) = [said for said in found if "safetensors" in said]
     assert sentence.startswith(f'"not-made-yet" cannot read a file of the model "{weights[0]}"')
