@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from servicekit.host.facts import GpuView, Process
 
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from servicekit.host.facts import Activity
     from servicekit.profiles.model import Profile
     from servicekit.profiles.vocabulary import Reason
+
+
+# Seconds after it became ready within which the load of an engine may take its host down.
+STEADY: Final = 120.0
+# Deaths of the host under load, in a row, after which only an operator starts the service.
+HOST_DEATHS: Final = 3
 
 
 class RunPhase(StrEnum):

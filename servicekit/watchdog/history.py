@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from servicekit.diagnosis.causes import Cause
 from servicekit.watchdog.clock import seconds_between
+from servicekit.watchdog.events import STEADY
 from servicekit.watchdog.ledger import (
     BOOTS_COMPARED,
     CHAIN_ENDS,
     HOLD_OFFS,
-    STEADY,
     UNCOUNTED,
     Kind,
     Record,

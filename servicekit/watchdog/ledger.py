@@ -34,10 +34,6 @@ LARGEST: Final = 4 * SIZE_LIMIT
 """Bytes beyond which a file is not the ledger of a watchdog, and is not read."""
 HOLD_OFFS: Final = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, LONGEST_HOLD_OFF)
 """Seconds from a fault to the next launch, after that many faults in a row; then the last."""
-STEADY: Final = 120.0
-"""Seconds after it became ready within which the load of an engine may take its host down."""
-HOST_DEATHS: Final = 3
-"""Deaths of the host under load, in a row, after which only an operator starts the service."""
 BOOTS_COMPARED: Final = 5  # number of boots whose median is the expected time of the next one
 
 

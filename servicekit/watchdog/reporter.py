@@ -25,7 +25,7 @@ from servicekit.places import spelt
 from servicekit.service.installed import pool_drift
 from servicekit.text import plain, printable
 from servicekit.watchdog import clock, ledger
-from servicekit.watchdog.events import RunPhase
+from servicekit.watchdog.events import STEADY, RunPhase
 from servicekit.watchdog.ledger import Kind
 from servicekit.watchdog.publish import State, write_state
 from servicekit.watchdog.view import Published, view
@@ -115,7 +115,7 @@ class Reporter:
         events: Events,
         notifier: Notifier,
         write: Callable[[Path, State], None] = write_state,
-        steady: float = ledger.STEADY,
+        steady: float = STEADY,
     ) -> None:
         self._plan = plan
         self._run = run

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, assert_never
 
-from servicekit.watchdog import ending, reactions
+from servicekit.watchdog import ending, reactions, surveyed
 from servicekit.watchdog.conditions import set_condition
 from servicekit.watchdog.due import DUE
 from servicekit.watchdog.events import (
@@ -93,7 +93,7 @@ def _react(policy: Policy, memory: Memory, event: Event) -> tuple[Memory, Action
         case WorkerExited() if phase in {RunPhase.SERVING, RunPhase.DEGRADED}:
             return reactions.worker_exited(memory, event)
         case SurveyTaken():
-            return reactions.survey_taken(policy, memory, event)
+            return surveyed.survey_taken(policy, memory, event)
         case Launched() if phase is RunPhase.LOADING:
             return reactions.launched(policy, memory, event)
         case LaunchFailed() if memory.alive:
