@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUFFIX: Final = ".json"
-LARGEST: Final = 64 << 20  # bytes of a file that are read at most; one of ours has some hundred KiB
+LARGEST: Final = 8 << 20  # bytes of a file that are read at most; one of ours has some hundred KiB
+MOST: Final = 64 << 20  # bytes of all files of a folder that are read at most, the newest first
 _OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -91,7 +92,7 @@ def read(state: Path, folder: str) -> Iterator[tuple[str, str]]:
     latest one.
     """
     with suppress(FileNotFoundError, NotADirectoryError), _opened(state, folder) as within:
-        for name in _names(within):
+        for name in _newest(within):
             text = _read(name, within, state / folder)
             if text is not None:
                 yield name, text
@@ -108,6 +109,19 @@ def _names(within: int) -> tuple[str, ...]:
     names = os.listdir(within)
     ours = (name for name in names if name.endswith(SUFFIX) and not name.startswith("."))
     return tuple(sorted(filter(str.isprintable, ours)))
+
+
+def _newest(within: int) -> Iterator[str]:
+    """Yield the newest names, oldest first, as far as their files have `MOST` bytes together."""
+    left, names = MOST, _names(within)
+    first = len(names)
+    while first:
+        with suppress(OSError):
+            left -= os.stat(names[first - 1], dir_fd=within, follow_symlinks=False).st_size
+        if left < 0:
+            break
+        first -= 1
+    yield from names[first:]
 
 
 def _read(name: str, within: int, where: Path) -> str | None:

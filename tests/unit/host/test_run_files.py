@@ -34,6 +34,18 @@ def test_what_is_no_file_of_ours_is_passed_over(tmp_path: Path) -> None:
     assert (folder / "a.json").stat().st_mode & 0o777 == 0o644
 
 
+def test_many_large_files_take_no_more_memory_than_a_few(tmp_path: Path) -> None:
+    """Of files that are too much together only the newest are read."""
+    run_files.write(tmp_path, "runs", "00.json", "the oldest")
+    for number in range(1, 20):
+        with (tmp_path / f"runs/{number:02}.json").open("wb") as file:
+            file.truncate(run_files.LARGEST)
+    run_files.write(tmp_path, "runs", "99.json", "the newest")
+    found = dict(run_files.read(tmp_path, "runs"))
+    assert sum(map(len, found.values())) <= run_files.MOST
+    assert (found["99.json"], found.get("00.json")) == ("the newest", None)
+
+
 def test_no_run_replaces_another(tmp_path: Path) -> None:
     """Where a clock was set back, two have one name; and what was killed is in nobody's way."""
     run_files.write(tmp_path, "runs", "a.json", "one")
