@@ -73,8 +73,9 @@ def _inject(row: Row, stage: Stage) -> None:
             READY_LIMIT,
             "an engine was launched",
         )
-        first = stage.records(Kind.LAUNCHED, Kind.STARTED)
-        stage.injected_at = first[-1].at if first else None
+        # On a busy machine the next run may have begun before this is read.
+        begun = stage.records(Kind.LAUNCHED) or stage.records(Kind.STARTED)
+        stage.injected_at = begun[0].at if begun else None
         if row.loading is not None:
             stage.now()
             row.loading(stage)
