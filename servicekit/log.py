@@ -121,7 +121,7 @@ _TRACEBACK: Final = re.compile(
 # What an engine logs for each request that succeeds: llama.cpp's slots, and access logs.
 ROUTINE: Final = re.compile(
     r"""(?:\([^)]*\)\s|\[[^\]]*\]\s)*
-        (?:(?:[\d.]+\s)?[IW]\s(?:slot|srv)\s
+        (?:(?:[\d.]+\s)?[IW]\s(?:slot\s|srv\s+log_server_r:)
         |.*\s"(?:GET|POST)\s/\S*\sHTTP/[\d.]+"\s200\b)""",
     re.VERBOSE,
 )

@@ -234,8 +234,8 @@ class Reporter:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Mark the engine's routine lines meanwhile as caused by our own request."""
-        self._asks_until = inf
+        """Mark the engine's routine lines meanwhile as caused by our own request, once ready."""
+        self._asks_until = 0.0 if self._ready_seconds is None else inf
         try:
             yield
         finally:

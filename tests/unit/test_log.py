@@ -138,6 +138,8 @@ def test_a_line_that_a_probe_caused_is_no_news(
         ('(APIServer pid=1) INFO:  127.0.0.1:5 - "POST /v1/chat/completions HTTP/1.1" 200', True),
         ('INFO:     127.0.0.1:50412 - "GET /metrics HTTP/1.1" 500 Internal Server Error', False),
         ("0.12.623.024 E slot   operator(): id  0 | task 6 | failed to decode", False),
+        ("0.02.939.600 I srv  log_server_r: done request: GET /v1/models 127.0.0.1 200", True),
+        ("0.02.939.600 I srv llama_server: listening on http://127.0.0.1:18001", False),
         ("loading weights", False),
     ],
 )
