@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from servicekit.errors import reason
 from servicekit.host.child import Child, inherited
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ async def output(
     except OSError as error:
         os.close(reading)
         missing = isinstance(error, FileNotFoundError)
-        why = "is not installed" if missing else f"cannot be run: {reason(error)}"
+        why = "is not installed" if missing else f"cannot be run: {(error.strerror or '').lower()}"
         raise NoReplyError(f'"{name}" {why}') from None
     finally:
         os.close(writing)
@@ -134,7 +133,7 @@ class Pending(Generic[T_co]):
             raise NoReplyError(f"no answer within {self._limit:g} s") from None
         except OSError as error:
             where = f': "{error.filename}"' if error.filename else ""
-            raise NoReplyError(f"{reason(error)}{where}") from None
+            raise NoReplyError(f"{(error.strerror or str(error)).lower()}{where}") from None
 
 
 class BoundedCalls:

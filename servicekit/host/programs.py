@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from servicekit.errors import reason
 from servicekit.host.child import Child, ExitStatus, inherited
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def run(
         except FileNotFoundError:
             raise NotRunError("is not installed", missing=True) from None
         except OSError as error:
-            raise NotRunError(f"cannot be run: {reason(error)}") from None
+            raise NotRunError(f"cannot be run: {(error.strerror or '').lower()}") from None
         status = _wait(child, limit)
         stdout, stderr = (os.pread(file, LARGEST, 0) for file in files[1:])
         return Finished(status, stdout.decode(errors="replace"), stderr.decode(errors="replace"))
