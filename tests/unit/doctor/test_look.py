@@ -605,7 +605,7 @@ def test_as_json_it_is_for_programs(doctor: Any) -> None:  # noqa: ANN401 - as a
     assert said.keys() == {"verdict", "counts", "checks", "outdated", "seconds"}
     assert said["outdated"] == {}
     assert sum(said["counts"].values()) == len(said["checks"])
-    assert said["seconds"] < 10
+    assert said["seconds"] > 0
     (manager,) = (check for check in said["checks"] if check["code"] == "manager")
     assert manager == {
         "code": "manager",
