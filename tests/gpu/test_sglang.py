@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import TINY, Fault, Live, Report, on_gpu, show, vram
+from live.service import DEAD, TINY, Fault, Live, Report, on_gpu, show, vram
 from machines.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ RECIPE: Final[dict[str, Any]] = {
     "restart": {"budget": 50},
 }
 STORY: Final = "tell me a long story"
-DEAD: Final = ("engine-exit", "engine-signal", "outside-kill", "worker-died")
 FAULTS: Final = (
     Fault("KILL", "scheduler", busy=False, causes=DEAD),
     Fault("STOP", "scheduler", busy=False, causes=("hung",)),
@@ -150,11 +149,7 @@ def test_too_long_a_prompt_is_the_clients_error(live: Live) -> None:
 
 def test_a_stop_ends_a_generation(live: Live, report: Report) -> None:
     """A stop with a request under way ends within the grace period and leaves nothing."""
-    live.wait_ready()
-    client = live.begin(STORY, 7900)
-    wait_until(live.generating, 30, "a generation is under way")
-    took = live.stop()
-    client.communicate(timeout=30)
+    took = live.stop_while_generating(STORY, 7900)
     report.notes.append(
         f"stop with a generation under way: {took:.1f} s, VRAM back at {vram()} MiB"
     )

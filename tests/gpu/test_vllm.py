@@ -13,8 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import TINY, Fault, Live, Report, on_gpu, vram
-from machines.waiting import wait_until
+from live.service import DEAD, TINY, Fault, Live, Report, on_gpu, vram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +47,6 @@ RECIPE: Final[dict[str, Any]] = {
     "restart": {"budget": 50},
 }
 STORY: Final = "tell me a long story"
-DEAD: Final = ("engine-exit", "engine-signal", "outside-kill", "worker-died")
 FAULTS: Final = (
     Fault("KILL", "core", busy=True, causes=DEAD),
     Fault("STOP", "core", busy=True, causes=("hung",)),
@@ -92,11 +90,7 @@ def test_a_fault_is_noticed_named_and_survived(live: Live, report: Report, fault
 
 def test_a_stop_ends_a_generation(live: Live, report: Report) -> None:
     """A stop with a request under way ends soon, since vLLM's own processes are gone at once."""
-    live.wait_ready()
-    client = live.begin(STORY, 7900)
-    wait_until(live.generating, 30, "a generation is under way")
-    took = live.stop()
-    client.communicate(timeout=30)
+    took = live.stop_while_generating(STORY, 7900)
     report.notes.append(
         f"stop with a generation under way: {took:.1f} s, VRAM back at {vram()} MiB"
     )

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TINY: Final = "/opt/live/tiny"
 """Where a machine with a GPU has the small random model."""
+DEAD: Final = ("engine-exit", "engine-signal", "outside-kill", "worker-died")
+"""Causes of an end that the engine or a signal brought about, whichever is seen first."""
 HEADINGS: Final = ("engine", "fault", "noticed", "cause", "new engine", "ready again", "VRAM back")
 
 
@@ -299,6 +301,15 @@ class Live:
         if self._vram is not None and self.baseline is not None:
             vram, baseline = self._vram, self.baseline
             wait_until(lambda: vram() <= baseline + 128, 30, "the GPU's memory is back")
+        return took
+
+    def stop_while_generating(self, prompt: str, tokens: int) -> float:
+        """Stop it with a request under way; return what `stop` does."""
+        self.wait_ready()
+        client = self.begin(prompt, tokens)
+        wait_until(self.generating, 30, "a generation is under way")
+        took = self.stop()
+        client.communicate(timeout=30)
         return took
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import Fault, Live, Report, show
+from live.service import DEAD, Fault, Live, Report, show
 from machines.systemd import Machine, why_not
 from machines.waiting import wait_until
 
@@ -47,7 +47,6 @@ RECIPE: Final[dict[str, Any]] = {
     "restart": {"budget": 50},
 }
 STORY: Final = "Write a very long story about a lighthouse keeper."
-DEAD: Final = ("engine-exit", "engine-signal", "outside-kill", "worker-died")
 FAULTS: Final = (
     Fault("KILL", "core", busy=False, causes=DEAD),
     Fault("KILL", "core", busy=True, causes=DEAD),
@@ -153,11 +152,7 @@ def test_too_long_a_prompt_is_the_clients_error(live: Live) -> None:
 
 def test_a_stop_ends_a_generation(live: Live, report: Report) -> None:
     """A stop with a request under way ends within the grace period and leaves nothing."""
-    live.wait_ready()
-    client = live.begin(STORY, 3000)
-    wait_until(live.generating, 30, "a generation is under way")
-    took = live.stop()
-    client.communicate(timeout=30)
+    took = live.stop_while_generating(STORY, 3000)
     report.notes.append(f"stop with a generation under way: {took:.1f} s")
 
 
