@@ -10,9 +10,10 @@ import threading
 from typing import TYPE_CHECKING, BinaryIO
 
 import pytest
+from typing_extensions import override
 
 from servicekit.errors import UserError
-from servicekit.models.download import check_space, complete, free_bytes, stand
+from servicekit.models.download import check_space, complete, free_bytes, is_whole, stand
 from servicekit.models.hub import HubUnreachableError
 from servicekit.models.hub_cache import File, Listing, Repository
 from servicekit.models.weights import Need
@@ -224,6 +225,29 @@ def test_a_wrong_checksum_is_refused(repository: Repository) -> None:
     )
     assert source.asked == [("config.json", 0)]
     assert list(repository.blobs.iterdir()) == []
+
+
+class Writer(Recorder):
+    """Appends to a file as fast as it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+
+    @override
+    def moved(self, size: int) -> None:
+        super().moved(size)
+        with self.path.open("ab") as stream:
+            stream.write(bytes(size))
+
+
+def test_a_file_that_grows_while_it_is_checked_is_not_read_for_ever(tmp_path: Path) -> None:
+    """An engine's account may write to its cache: what is longer than listed is not whole."""
+    growing = tmp_path / "blob"
+    growing.write_bytes(bytes(3 << 20))
+    writer = Writer(growing)
+    assert not is_whole(growing, file("model.gguf", bytes(3 << 20)), writer)
+    assert writer.total == (3 << 20) + 1
 
 
 def test_a_branch_that_moved_is_followed(repository: Repository) -> None:
