@@ -182,8 +182,14 @@ def _make_directories(session: Session, service: Installed) -> None:
 
 
 def follow(session: Session, service: Installed) -> None:
-    """Show a start until it is ready; exit with 1 if it fails."""
-    now, passed = watch_start(session, service)
+    """Show a start until it is ready; exit with 1 if it fails. Without a viewer it continues."""
+    name = service.manifest.profile
+    try:
+        now, passed = watch_start(session, service)
+    except KeyboardInterrupt:
+        status, stop = f"`servicekit status {name}`", f"`servicekit stop {name}`"
+        note(f"the start continues: {status} shows it, and {stop} ends it")
+        raise
     conclude(now, passed)
     if not is_up(now):
         raise typer.Exit(1)

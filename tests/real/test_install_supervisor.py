@@ -55,11 +55,15 @@ class Host:
         (plan,) = self.home.rglob("here.plan.json")
         plan.write_text("{")
 
+    def argv(self, *words: str) -> list[str]:
+        """Give the command line of a verb."""
+        program = str(Path(sys.executable).with_name("servicekit"))
+        return [program, "--user", "--config", str(self.config), *words]
+
     def run(self, *words: str, code: int = 0) -> str:
         """Run servicekit; give what it printed."""
-        program = str(Path(sys.executable).with_name("servicekit"))
         done = subprocess.run(
-            [program, "--user", "--config", str(self.config), *words],
+            self.argv(*words),
             capture_output=True,
             text=True,
             timeout=100,
@@ -140,6 +144,29 @@ def test_from_install_to_uninstall(host: Host) -> None:
     host.run("uninstall", "here", "--purge")
     assert host.supervisord.state("servicekit-here") == UNKNOWN
     assert host.files() == before
+
+
+@pytest.mark.llama
+@pytest.mark.timeout(300)
+def test_a_start_continues_without_its_viewer(host: Host) -> None:
+    """^C ends the display with 130 and one line that says so; the service becomes ready."""
+    host.run("install", "here")
+    starting = subprocess.Popen(
+        host.argv("start", "here"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert starting.stdout is not None
+    for line in starting.stdout:
+        if line.startswith("here: starting: "):
+            break
+    starting.send_signal(signal.SIGINT)
+    rest, _ = starting.communicate(timeout=READY_LIMIT)
+    assert starting.returncode == 130
+    assert rest.splitlines()[-1] == (
+        "servicekit: the start continues: `servicekit --user status here` shows it, and "
+        "`servicekit --user stop here` ends it"
+    )
+    wait_until(lambda: host.is_ready_after(""), READY_LIMIT, "it is ready")
+    host.run("stop", "here")
 
 
 def test_quick_faults_are_neither_fatal_nor_a_tight_loop(host: Host, free_port: int) -> None:
