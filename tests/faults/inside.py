@@ -60,7 +60,8 @@ class Inside(Stage):
     @override
     def install(self) -> None:
         self.machine.write(f"/etc/servicekit/profiles.d/{self.name}.toml", self.profile())
-        self.machine.run("servicekit", "install", self.name, "--force", "--no-enable")
+        words = ("--force", "--no-enable", "--anyway")
+        self.machine.run("servicekit", "install", self.name, *words)
         if self.row.alone:
             # ProtectKernelTunables= would show the boot id of the host that the machine runs on.
             bind = "BindReadOnlyPaths=/run/boot-id:/proc/sys/kernel/random/boot_id"

@@ -57,7 +57,7 @@ class Supervised(Local):
             f'manager = "supervisor"\nsupervisor_socket = "{socket}"\n'
             f'[places]\nsupervisor = "{include}"\n'
         )
-        self._order("install", self.name, "--force", "--no-enable")
+        self._order("install", self.name, "--force", "--no-enable", "--anyway")
         self.after.callback(self._order, "uninstall", self.name, "--force", "--purge")
         if self.row.gpu:
             with (include / f"{self._unit}.conf").open("a", encoding="utf-8") as program:
@@ -66,7 +66,7 @@ class Supervised(Local):
 
     @override
     def start(self) -> None:
-        # A row may break what a start checks first, such as the port: the watchdog must see it.
+        # As an install, it must not refuse what the row breaks, such as the port.
         self._order("start", self.name, "--no-wait", "--anyway")
 
     @override
