@@ -68,6 +68,8 @@ class RequiredAccess(NamedTuple):
     remedy: str = "move it, to /opt say"
     place_only: bool = False
     """The file is written by the install: only the directories on the way count."""
+    secret: bool = False
+    """Its mode is no remedy: nobody else may read it."""
 
 
 class Hidden(NamedTuple):
@@ -96,6 +98,8 @@ def barriers(
     `None` is the account of this process.
     """
     who = None if reader is None else account(reader)
+    if who is not None and who.uid is None:  # a secret is handed over once the account exists
+        needs = [need for need in needs if not need.secret]
     return list(_sentences(needs, reader, tuple(hidden), os.access if who is None else who.may))
 
 
@@ -175,13 +179,8 @@ def _first(
         do = "execute" if need.want == EXECUTE else "read"
         because = "" if step == path else f' because of "{step}"'
         grant = "o+x" if step != last else "o+rx" if want & os.X_OK else "o+r"
-        yield (
-            step,
-            (
-                f'{name} cannot {do} {what} "{path}"{because}: `chmod {grant} {step}`, '
-                f"or {need.remedy}"
-            ),
-        )
+        chmod = "" if need.secret else f"`chmod {grant} {step}`, or "
+        yield step, f'{name} cannot {do} {what} "{path}"{because}: {chmod}{need.remedy}'
 
 
 def _is_there(path: Path) -> bool:
@@ -305,7 +304,7 @@ def needs_of(profile: Profile, host: Host, manager: ManagerName) -> Iterator[Req
             file = Path(places.secret(profile.name, name))
             if _is_there(file):
                 remedy = f"run `servicekit secret set {profile.name} {name}` again"
-                yield RequiredAccess(f"the secret {name}", file, READ, remedy)
+                yield RequiredAccess(f"the secret {name}", file, READ, remedy, secret=True)
 
 
 def _files(profile: Profile, host: Host) -> Iterator[tuple[str, Path]]:

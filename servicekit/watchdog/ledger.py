@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -193,7 +194,8 @@ class Ledger:
                 f'history "{error.filename}" cannot be written: {reason(error)}',
                 hint="free some space"
                 if full
-                else "it must belong to the account that the service runs as",
+                else "it and its directory must belong to the account that the service runs as; "
+                "move the directory away if that was another one before",
                 code=ExitCode.UNAVAILABLE if full else ExitCode.CONFIG,
             ) from None
 
@@ -231,16 +233,34 @@ class Ledger:
 
 def _open(path: Path) -> tuple[int, bool]:
     """Open a ledger for appending; return whether its last line is torn."""
-    file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
+    file = _open_own(path, os.O_RDWR | os.O_APPEND)
     with suppress(PermissionError):
         os.fchmod(file, 0o644)  # `servicekit history` is for everyone, whatever the unit's umask
     size = os.fstat(file).st_size
     return file, size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
+def _open_own(path: Path, flags: int) -> int:
+    """Open a file of this account for writing, made if it is missing; raise `OSError` for others.
+
+    A profile that changed its account finds the directory of the earlier one, which can write there
+    still: links to anything, and files that are not ours.
+    """
+    us = os.geteuid()
+    if path.parent.stat().st_uid not in {us, 0}:
+        raise OSError(errno.EPERM, "its directory belongs to another account", str(path))
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    file = os.open(path, flags, 0o644)
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != us or status.st_nlink != 1:
+        os.close(file)
+        raise OSError(errno.EPERM, "it is not a file of this account alone", str(path))
+    return file
+
+
 def _lock(directory: Path) -> int:
     """Hold the lock of a profile's directory; it ends with the process that holds it."""
-    lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = _open_own(directory / "lock", os.O_RDWR)
     if not try_lock(lock):
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)

@@ -13,6 +13,7 @@ from servicekit.places import system_places, user_places
 from servicekit.service.access import (
     EXECUTE,
     HOMES,
+    READ,
     Hidden,
     RequiredAccess,
     barriers,
@@ -79,6 +80,17 @@ def test_a_file_of_another_account_is_named(
             f"`chmod o+rx {engine}`, or move it, to /opt say"
         ),
     ]
+
+
+@ways
+def test_the_mode_of_a_secret_is_no_remedy(
+    folder: Path, ask: Callable[[list[RequiredAccess], str, list[Hidden]], list[str]]
+) -> None:
+    """A secret is stored again for the account; one that does not exist yet cannot have it yet."""
+    token = file(folder / "token", 0o600)
+    needs = [RequiredAccess("the secret T", token, READ, "run `x` again", secret=True)]
+    assert ask(needs, NOBODY, []) == [f'"nobody" cannot read the secret T "{token}": run `x` again']
+    assert ask(needs, "not-an-account-yet", []) == []
 
 
 @ways

@@ -81,6 +81,38 @@ def book(tmp_path: Path) -> Iterator[Ledger]:
     opened.close()
 
 
+@pytest.mark.parametrize("name", ["lock", "history.jsonl"])
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
+def test_no_file_of_another_is_written(name: str, kind: str, tmp_path: Path) -> None:
+    """An account that had the directory before cannot lead the next one's watchdog elsewhere."""
+    victim, trap = tmp_path / "victim", tmp_path / "demo" / name
+    victim.write_text("precious")
+    victim.chmod(0o600)
+    trap.parent.mkdir()
+    match kind:
+        case "link":
+            trap.symlink_to(victim)
+        case "second name":
+            trap.hardlink_to(victim)
+        case _:
+            os.mkfifo(trap)
+    with pytest.raises(UserError, match="must belong to the account") as refused:
+        Ledger(tmp_path / "demo/history.jsonl", boot_id="boot-1", run="run-1")
+    assert refused.value.code is ExitCode.CONFIG
+    assert (victim.read_text(), stat.S_IMODE(victim.stat().st_mode)) == ("precious", 0o600)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_directory_of_another_account_is_refused(tmp_path: Path) -> None:
+    """What its account may still put there, such as compiled kernels, is not used."""
+    (tmp_path / "demo").mkdir()
+    os.chown(tmp_path / "demo", 65534, 65534)
+    with pytest.raises(UserError, match="its directory belongs to another account") as refused:
+        Ledger(tmp_path / "demo/history.jsonl", boot_id="boot-1", run="run-1")
+    assert refused.value.code is ExitCode.CONFIG
+    assert list((tmp_path / "demo").iterdir()) == []
+
+
 def test_what_is_written_is_read(book: Ledger) -> None:
     """A record comes back as it was, without the fields that say nothing."""
     written = book.write(Kind.FAULT, cause=Cause.HUNG, sentence="", engine_pid=None, reasons=["a"])
