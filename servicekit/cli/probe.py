@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from servicekit.errors import UserError
@@ -58,12 +59,29 @@ def _health(session: Session, name: str, question: Question) -> Health:
     if plan is None:
         plan = of_profile(session.profile(name), session.places, ())
     recipe = tuned(plan, os.environ).profile
-    if state is not None and state.port is not None:
-        # The service's own environment may have moved it. The address is never the state's: the
-        # API key is sent there.
+    if (
+        state is not None
+        and state.port is not None
+        and account_listens(state.pid, recipe.host, state.port)
+    ):
+        # The service's own environment may have moved it.
         recipe = at(recipe, recipe.host, state.port)
     api_key = credentials.api_key(recipe, session.places, os.environ)
     return asyncio.run(_ask(recipe, api_key, live=question is Question.LIVE))
+
+
+def account_listens(watchdog: int, host: str, port: int) -> bool:
+    """Whether the account of the watchdog listens on `port`, which only its state file names.
+
+    The API key is sent there: the address is the installed one, and no other account's socket.
+    """
+    from servicekit.host.sockets import listeners
+
+    try:
+        account = Path(f"/proc/{watchdog}").stat().st_uid
+    except OSError:
+        return False
+    return any(each.uid == account for each in listeners(host, port))
 
 
 def _by_watchdog(state: State) -> Health:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,7 @@ from typing_extensions import override
 from unit.cli.cli_runs import Ran, invoke, servicekit
 from unit.managers.fake_supervisord import FakeSupervisord
 
+from servicekit.cli.probe import account_listens
 from servicekit.host import procfs
 from servicekit.managers import supervisor_url
 from servicekit.watchdog.publish import State, write_state
@@ -225,6 +229,28 @@ def test_a_probe_believes_a_living_watchdog(
     """The default probe is one line and an exit code, from what the watchdog published."""
     host.publish(state=state, phase=phase)
     assert host.said("probe", "demo", code=code) == f"{word}: {state}: answering\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_state_leads_a_probe_only_to_a_socket_of_its_own_account() -> None:
+    """The account writes the port of the state, and a key is sent there."""
+    with socket.create_server(("127.0.0.1", 0)) as ours:
+        assert account_listens(os.getpid(), "127.0.0.1", ours.getsockname()[1])
+        assert not account_listens(os.getpid(), "127.0.0.1", 1)
+        serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); "
+        serve += "print(s.getsockname()[1], flush=True); input()"
+        with subprocess.Popen(
+            [sys.executable, "-c", serve],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            user=65534,
+        ) as other:
+            assert other.stdout is not None
+            port = int(other.stdout.readline())
+            assert not account_listens(os.getpid(), "127.0.0.1", port)
+            assert account_listens(other.pid, "127.0.0.1", port)
+            other.communicate("\n", timeout=20)
 
 
 def test_a_probe_of_nothing_is_unhealthy_and_of_a_wrong_name_cannot_tell(host: Host) -> None:
