@@ -76,7 +76,7 @@ def _channels(session: Session, name: str, file: Path | None) -> tuple[tuple[str
 
 def _look(session: Session, name: str, exit_code: int | None) -> Status:
     # systemd 251 and newer tells the unit that OnFailure= starts. So the alert's account can do
-    # without D-Bus, which refuses an account that no NSS module knows.
+    # without D-Bus, which rejects an account that no NSS module knows.
     status = os.environ.get("MONITOR_EXIT_STATUS", "")
     if exit_code is None and status.isdecimal():
         exit_code = int(status)

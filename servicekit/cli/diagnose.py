@@ -179,7 +179,7 @@ class _Story:
         )
 
     def lines(self) -> list[str]:
-        """Tell it in lines for a person."""
+        """Format it as text."""
         run, now = self._run, self._session.look(self._service)
         lasted = duration((run.ended - run.began).total_seconds()) if run.ended else ""
         end = f"ended after {lasted}" if lasted else "has not ended"

@@ -60,7 +60,7 @@ def doctor(
 
 
 def _request(session: Session, only: str | None, outdated: dict[str, str]) -> DoctorRequest:
-    """Collect what is to be examined, and in `outdated` what changed since its install."""
+    """Collect what `doctor` examines, and in `outdated` what changed since its install."""
     installed = session.manifests()
     manager, no_manager = None, ""
     try:

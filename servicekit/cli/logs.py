@@ -78,7 +78,7 @@ def logs(
 
 
 def refuse_hidden(uid: int, roots: Sequence[Path] = JOURNALS) -> None:
-    """Refuse a journal that the user cannot read, of which journalctl would show nothing.
+    """Refuse a journal that the user cannot read: journalctl would print nothing.
 
     journald splits the journal by user only on disk; one in memory belongs to root.
     """

@@ -113,6 +113,8 @@ def measured(figures: dict[str, float], planned: dict[str, float]) -> str:
 
 def _last_fault(session: Session, now: Status) -> dict[str, str | None] | None:
     """Return what the service has recovered from, if anything since an operator started it."""
+    if now.state not in {"ready", "degraded", "starting"}:
+        return None
     from servicekit.watchdog import history, ledger
 
     try:
@@ -120,7 +122,7 @@ def _last_fault(session: Session, now: Status) -> dict[str, str | None] | None:
     except UserError:
         return None
     fault = history.last_fault(records, now.run)
-    if fault is None or now.state not in {"ready", "degraded", "starting"}:
+    if fault is None:
         return None
     return {
         "at": fault.at.isoformat(timespec="milliseconds"),

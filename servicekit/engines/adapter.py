@@ -30,7 +30,7 @@ class Engine(ABC):
     """Prefixes of variables that must not be inherited, such as `LLAMA_ARG_`."""
     pool_path: ClassVar[str | None] = None  # endpoint that reports the physical pool
     identity_paths: ClassVar[tuple[str, ...]] = ()
-    """Endpoints of which the first that exists reports the loaded model, in `model_path`."""
+    """Endpoints that may report the loaded model, in `model_path`; the first that exists counts."""
     metrics_path: ClassVar[str | None] = None
     """Endpoint with Prometheus metrics; `None` if progress cannot be read."""
 

@@ -119,7 +119,7 @@ class Tree:
     def restrict(self, path: PurePosixPath, mode: int) -> None:
         """Set the mode of a directory of ours, and have new files in it get the same rights.
 
-        A default ACL replaces the umask of whoever makes a file, and so holds for log rotation.
+        A default ACL replaces the umask of the process that makes a file, so log rotation keeps it.
         """
         with suppress(FileNotFoundError), self._at(path) as (parent, name):
             directory = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=parent)

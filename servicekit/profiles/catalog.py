@@ -75,11 +75,7 @@ class Catalog:
 
     def get(self, name: str) -> Profile:
         """Return the profile `name`, or raise `NotAllowedError` or `ProfileError`."""
-        self._exists(name)
-        profile = self._load(name).profile  # a file with an error is refused for that first
-        if (refusal := self.refusal(name)) is not None:
-            raise refusal
-        return profile
+        return self._allowed(name).profile
 
     def refusal(self, name: str) -> NotAllowedError | None:
         """Return why the existing profile `name` may not run, as far as the settings decide it."""
@@ -98,8 +94,7 @@ class Catalog:
 
     def sources(self, name: str) -> tuple[str, ...]:
         """Return what the profile `name` is read from; raises as `get` does."""
-        self.get(name)
-        return self._load(name).sources
+        return self._allowed(name).sources
 
     def describe(self) -> tuple[Listed, ...]:
         site = self._site_names()
@@ -121,6 +116,13 @@ class Catalog:
             profile.engine.value,
             profile.port,
         )
+
+    def _allowed(self, name: str) -> _Loaded:
+        self._exists(name)
+        loaded = self._load(name)  # a file with an error is refused for that first
+        if (refusal := self.refusal(name)) is not None:
+            raise refusal
+        return loaded
 
     def _exists(self, name: str) -> None:
         known = self._known()

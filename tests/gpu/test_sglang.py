@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import DEAD, TINY, Fault, Live, Report, on_gpu, show, vram
+from live.service import DEAD, LIMITS, TINY, Fault, Live, Report, on_gpu, reporting, show, vram
 from machines.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -50,10 +50,8 @@ RECIPE: Final[dict[str, Any]] = {
         "tool-call-parser": "qwen3_coder",
     },
     "context": {"requested": 8192, "parallel": 4},
-    "probe": {"deadline": 10},
-    "start": {"stall": 200, "limit": START_LIMIT - 10},
-    "watch": {"interval": 5, "stall": 20, "unfinished": 30, "survey": 5},
-    "restart": {"budget": 50},
+    **LIMITS,
+    "watch": {**LIMITS["watch"], "unfinished": 30},
 }
 STORY: Final = "tell me a long story"
 FAULTS: Final = (
@@ -70,9 +68,7 @@ FAULTS: Final = (
 @pytest.fixture(scope="module")
 def report() -> Iterator[Report]:
     """Collect the rows of this run, and write them at its end."""
-    report = Report("SGLang on a GPU")
-    yield report
-    report.write()
+    yield from reporting("SGLang on a GPU")
 
 
 @pytest.fixture(scope="module")

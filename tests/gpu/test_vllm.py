@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import DEAD, TINY, Fault, Live, Report, on_gpu, vram
+from live.service import DEAD, LIMITS, TINY, Fault, Live, Report, on_gpu, reporting, vram
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,10 +41,8 @@ RECIPE: Final[dict[str, Any]] = {
     },
     "environment": {"VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"},
     "context": {"requested": 8192, "parallel": 4},
-    "probe": {"deadline": 10},
-    "start": {"stall": 200, "limit": START_LIMIT - 10},
-    "watch": {"interval": 5, "stall": 20, "unfinished": 30, "survey": 5},
-    "restart": {"budget": 50},
+    **LIMITS,
+    "watch": {**LIMITS["watch"], "unfinished": 30},
 }
 STORY: Final = "tell me a long story"
 FAULTS: Final = (
@@ -58,9 +56,7 @@ FAULTS: Final = (
 @pytest.fixture(scope="module")
 def report() -> Iterator[Report]:
     """Collect the rows of this run, and write them at its end."""
-    report = Report("vLLM on a GPU")
-    yield report
-    report.write()
+    yield from reporting("vLLM on a GPU")
 
 
 @pytest.fixture(scope="module")

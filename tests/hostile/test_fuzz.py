@@ -9,11 +9,12 @@ import struct
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench_results import case, result, sample
+from hostile.records import LINE, NOW, STATE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,18 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "300"))
-NOW = datetime(2026, 11, 30, tzinfo=UTC)
-LINE = {"at": "2026-11-30T10:00:00+00:00", "boot_id": "b", "run": "r", "kind": "fault"}
-STATE = {
-    "profile": "x",
-    "state": "ready",
-    "phase": "serving",
-    "since": "2026-11-30T10:00:00+00:00",
-    "updated": "2026-11-30T10:00:00+00:00",
-    "run": "r",
-    "pid": 1,
-    "pid_started": 1,
-}
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

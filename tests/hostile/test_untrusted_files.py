@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import resource
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hostile.records import LINE, STATE
 
 from servicekit.engines.versions import look
 from servicekit.errors import UserError
@@ -31,18 +31,6 @@ if TYPE_CHECKING:
 
     from servicekit.places import Places
 
-NOW = datetime(2026, 11, 30, tzinfo=UTC)
-LINE = {"at": "2026-11-30T10:00:00+00:00", "boot_id": "b", "run": "r", "kind": "fault"}
-STATE = {
-    "profile": "x",
-    "state": "ready",
-    "phase": "serving",
-    "since": "2026-11-30T10:00:00+00:00",
-    "updated": "2026-11-30T10:00:00+00:00",
-    "run": "r",
-    "pid": 1,
-    "pid_started": 1,
-}
 MANIFEST = Manifest(
     profile="x",
     servicekit="1",

@@ -28,6 +28,13 @@ TINY: Final = "/opt/live/tiny"
 """Where a machine with a GPU has the small random model."""
 DEAD: Final = ("engine-exit", "engine-signal", "outside-kill", "worker-died")
 """Causes of an end that the engine or a signal brought about, whichever is seen first."""
+LIMITS: Final[dict[str, Any]] = {
+    "probe": {"deadline": 10},
+    "start": {"stall": 200, "limit": 290},
+    "watch": {"interval": 5, "stall": 20, "survey": 5},
+    "restart": {"budget": 50},
+}
+"""Keys of a profile whose faults are soon seen, and whose start may compile kernels."""
 HEADINGS: Final = ("engine", "fault", "noticed", "cause", "new engine", "ready again", "VRAM back")
 
 
@@ -94,6 +101,13 @@ def show(title: str, text: str) -> None:
     """Print what a user sees."""
     sys.stdout.write(f"\n==== {title}\n{text.strip()}\n")
     sys.stdout.flush()
+
+
+def reporting(title: str) -> Iterator[Report]:
+    """Collect the rows of a suite, and write them at its end."""
+    report = Report(title)
+    yield report
+    report.write()
 
 
 class Live:

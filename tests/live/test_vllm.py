@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from live.service import DEAD, Fault, Live, Report, show
+from live.service import DEAD, LIMITS, Fault, Live, Report, reporting, show
 from machines.systemd import Machine, why_not
 from machines.waiting import wait_until
 
@@ -41,10 +41,7 @@ RECIPE: Final[dict[str, Any]] = {
     "options": {"enforce-eager": True, "max-num-seqs": 4},
     "environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"},
     "context": {"requested": 4096, "parallel": 4},
-    "probe": {"deadline": 10},
-    "start": {"stall": 200, "limit": START_LIMIT - 10},
-    "watch": {"interval": 5, "stall": 20, "survey": 5},
-    "restart": {"budget": 50},
+    **LIMITS,
 }
 STORY: Final = "Write a very long story about a lighthouse keeper."
 FAULTS: Final = (
@@ -60,9 +57,7 @@ FAULTS: Final = (
 @pytest.fixture(scope="module")
 def report() -> Iterator[Report]:
     """Collect the rows of this run, and write them at its end."""
-    report = Report("vLLM on the CPU")
-    yield report
-    report.write()
+    yield from reporting("vLLM on the CPU")
 
 
 @pytest.fixture(scope="module")

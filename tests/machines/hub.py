@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import threading
+from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -141,7 +142,7 @@ class _Server(ThreadingHTTPServer):
         """Say nothing of clients that hang up."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler, ABC):
     server: _Server
     protocol_version = "HTTP/1.1"
 
@@ -169,8 +170,9 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self.answer(unquote(urlsplit(self.path).path))
 
+    @abstractmethod
     def answer(self, path: str) -> None:
-        raise NotImplementedError
+        """Answer a request for `path`."""
 
     def say(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
         self.send_response(status)

@@ -107,10 +107,6 @@ class Host(ABC):
     def age(self, name: str) -> None:
         """Make an installation what version 0.1.0 left."""
 
-    def close_directory(self, name: str) -> None:
-        """Move a profile to where its service's account cannot go, with a link in its place."""
-        raise NotImplementedError(name)
-
     def text(self, name: str) -> str:
         """The profile of a case as it is installed."""
         return PROFILE.format(name=name, program=self.program, port=self.ports[name])
@@ -154,8 +150,6 @@ class Host(ABC):
                 (self.profiles / f"{name}.toml").chmod(0o600)
             case "deleted":
                 (self.profiles / f"{name}.toml").unlink()
-            case "closed-directory":
-                self.close_directory(name)
             case "first-release":
                 self.age(name)
             case _:
@@ -230,7 +224,11 @@ class OnSystemd(Host):
         self.machine.write("/etc/servicekit/servicekit.toml", f"allow = {names}\n{more}\n")
 
     @override
-    def close_directory(self, name: str) -> None:
+    def change(self, name: str, text: str) -> None:
+        if name != "closed-directory":
+            super().change(name, text)
+            return
+        # Where its service's account cannot go, with a link in its place.
         file = f"/etc/servicekit/profiles.d/{name}.toml"
         self.machine.run("install", "-d", "-m", "0700", "/root/closed")
         self.machine.run("mv", file, f"/root/closed/{name}.toml")

@@ -68,7 +68,7 @@ def geometry_from_config(
     worked out from the parameters at 16 bits, marked as an estimate. Raises `UserError` for a model
     whose pools this package cannot work out (a layout that it does not know; without the weights a
     quantised model, a mixture of experts, latent attention or Mamba), and for values of other types
-    than a model's: whoever owns the checkpoint wrote them.
+    than a model's: the owner of the checkpoint wrote them.
     """
     try:
         return _geometry(config, checkpoint, weights)

@@ -179,10 +179,10 @@ class Geometry:
     tied: bool = False
     experts: int = 0
     sliding: bool = False
-    """Whether some attention layers look back over a window, but not how many: all are counted in
+    """Whether some attention layers have a window, but not how many: all are counted in
     full, an upper bound."""
     windowed_layers: int = 0
-    """Attention layers that look back over `window` tokens only."""
+    """Attention layers with a window of `window` tokens."""
     window: int = 0
     chunked: bool = False
     """Whether the window begins at multiples of itself, as Llama 4's does."""

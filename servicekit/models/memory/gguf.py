@@ -41,7 +41,7 @@ _SCALARS: Final[Mapping[int, str]] = {
 }
 _MOST_DIMENSIONS: Final = 8
 _MOST_BLOCKS: Final = 1 << 12
-# Of so many layers one looks back in full, where the header does not say; the others have a window.
+# One layer of so many has no window, where the header does not say how many have one.
 _PATTERNS: Final[Mapping[str, int]] = {
     "gemma2": 2,
     "gemma3": 6,

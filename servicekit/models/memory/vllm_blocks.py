@@ -36,8 +36,8 @@ class DraftLayers:
 
     tokens: int = 0
     """Draft tokens of one step; each keeps a state, and a column in the convolution's window."""
-    full: int = 0  # attention layers beside the target's that look back in full
-    windowed: int = 0  # attention layers that look back over `window` tokens
+    full: int = 0  # attention layers beside the target's without a window
+    windowed: int = 0  # attention layers with a window of `window` tokens
     window: int = 0
 
 
@@ -54,7 +54,7 @@ class Blocks:
     fixed: int
     """Block numbers that a request takes however short it is: states, and a drafter's windows."""
     windows: int = 0
-    """Groups of the target's layers that look back over `reach` tokens, a batch in flight with
+    """Groups of the target's layers with a window of `reach` tokens, a batch in flight with
     them."""
     reach: int = 0
 
